@@ -86,7 +86,7 @@ class Configuration:
     store : str or None
         Path of the store that the strategy reads, or of the folder of a user's loader that prepares files.
     split, pipeline, size, decoder, table_options
-        See `etl.comparison.settings.Settings`. A size of None is the default one.
+        See `etl.comparison.request.settings.Settings`. A size of None is the default one.
     batch_size : int
         Records per batch.
     dtype : str or None

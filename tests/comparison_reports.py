@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from etl.comparison.report import (
+from etl.comparison.judge.report import (
     SCHEMA_VERSION,
     Check,
     Losses,
@@ -26,7 +26,7 @@ from etl.comparison.report import (
     StrategyResult,
     Timeline,
 )
-from etl.comparison.sameness import Sameness
+from etl.comparison.judge.sameness import Sameness
 from etl.measuring.statistics import Interval
 
 HOSTILE = "<script>document.title = 'taken'</script>\" onload='x' & \udcff"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from etl.comparison.report import SplitProfile, StageProfile
-from etl.comparison.samples import AuditedSample, Profile
-from etl.comparison.settings import Settings
-from etl.comparison.workload import Workload
+from etl.comparison.judge.report import SplitProfile, StageProfile
+from etl.comparison.request.answers import AuditedSample, Profile
+from etl.comparison.request.settings import Settings
+from etl.comparison.run.workload import Workload
 from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.noise import ProbeSeconds
 from etl.measuring.sample import Spans

@@ -32,7 +32,7 @@ from benchmarks.verdict import Outcome, Verdict
 from benchmarks.write_sample import Photographs
 from etl.commands import main
 from etl.commands.output import output_console
-from etl.comparison.table import show_report
+from etl.comparison.show.table import show_report
 from etl.comparison.tuning.results import Tuning
 from etl.comparison.tuning.table import show_tuning
 from etl.doctor import Examination, examine

@@ -12,17 +12,17 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-import etl.comparison
-from etl.comparison.report import SCHEMA_VERSION, Report, Section
+from etl.comparison.judge import report
+from etl.comparison.judge.report import SCHEMA_VERSION, Report, Section
 from etl.comparison.tuning import document
 from etl.comparison.tuning.results import TunedStrategy, Tuning
 
-SCHEMA = Path(etl.comparison.__file__).with_name("report.schema.json")
+SCHEMA = Path(report.__file__).with_name("report.schema.json")
 TUNING_SCHEMA = Path(document.__file__).with_name("tuning.schema.json")
 
 
 def make_schema() -> dict[str, Any]:
-    """Make the schema from the fields, properties and docstrings of the classes in etl/comparison/report.py."""
+    """Make the schema from the fields, properties and docstrings of the classes in etl/comparison/judge/report.py."""
     schema: dict[str, Any] = TypeAdapter(Report).json_schema(mode="serialization")
     for section in Section.__subclasses__():
         definition = schema if section is Report else schema["$defs"][section.__name__]

@@ -28,9 +28,9 @@ from benchmarks.peers.table import CAPTION, show
 from benchmarks.servers import ROOT
 from etl.arguments import parse_seconds
 from etl.commands.output import check_file_path, save_json
-from etl.comparison.phases import run_comparison
-from etl.comparison.progress import ComparisonProgress
-from etl.comparison.settings import Settings
+from etl.comparison.request.settings import Settings
+from etl.comparison.run.phases import run_comparison
+from etl.comparison.run.progress import ComparisonProgress
 
 FOLDER = ROOT / ".asv" / "peers"
 # Compute that leaves the CPU free, as a step on a GPU does.

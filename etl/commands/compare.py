@@ -33,13 +33,13 @@ from etl.commands.output import (
     show_error,
 )
 from etl.commands.source_arguments import SOURCES, add_source_arguments
-from etl.comparison.page import render_page
-from etl.comparison.phases import run_comparison
-from etl.comparison.publishing import ContradictionError
-from etl.comparison.rules import RULES
-from etl.comparison.settings import Settings
-from etl.comparison.table import show_report
-from etl.comparison.trace import trace_events
+from etl.comparison.judge.publishing import ContradictionError
+from etl.comparison.judge.rules import RULES
+from etl.comparison.request.settings import Settings
+from etl.comparison.run.phases import run_comparison
+from etl.comparison.show.page import render_page
+from etl.comparison.show.table import show_report
+from etl.comparison.show.trace import trace_events
 from etl.configuration import PREFETCH_SIZE, Configuration
 
 # Said after Ctrl-C.

@@ -7,7 +7,7 @@ from typing import Any
 
 from etl.arguments import parse_nbytes, parse_seconds
 from etl.commands.source_arguments import source_options
-from etl.comparison.settings import BACKENDS, CACHES
+from etl.comparison.request.settings import BACKENDS, CACHES
 from etl.configuration import SIZE
 from etl.runtime.gc_policy import KINDS as COLLECTORS
 from etl.runtime.heap_policy import KINDS as HEAPS

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from etl.commands.output import PlainConsole, deliver, output_path, save_json
 from etl.commands.source_arguments import SOURCES, add_source_arguments, source_options
-from etl.comparison.settings import BACKENDS, Settings
+from etl.comparison.request.settings import BACKENDS, Settings
 from etl.measuring.structure import describe
 from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
@@ -117,9 +117,8 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
     show_progress : callable
         Shows progress; see `examine`.
     """
-    from etl.comparison.candidates import Candidate
-    from etl.comparison.training import loss_for, model_for
-    from etl.comparison.workload import Workload
+    from etl.comparison.request.candidates import Candidate
+    from etl.comparison.run.workload import Workload
     from etl.doctor import examine
     from etl.doctor.examination import backend_or_cpu
     from etl.doctor.heap import look_at_heap, watch_pauses
@@ -128,6 +127,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
     from etl.doctor.stage_times import time_stages
     from etl.doctor.steps import time_steps
     from etl.runtime.resources import available_cpus
+    from etl.training.model_compute import loss_for, model_for
 
     settings = Settings(
         source=arguments.source,
@@ -197,7 +197,7 @@ def _open_step(workload: Any) -> tuple[Callable[[Any], None], str]:
     ValueError
         If there is no such function. If it or its step raises an error, the message quotes that.
     """
-    from etl.comparison.compute import make_compute
+    from etl.comparison.worker.compute import make_compute
 
     name = f"--step {workload.settings.step}"
     try:

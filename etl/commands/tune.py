@@ -22,7 +22,7 @@ from etl.commands.comparison_progress import measuring
 from etl.commands.config_argument import fill
 from etl.commands.output import STANDARD_OUTPUT, add_page_arguments, deliver, output_path, save_json, save_page
 from etl.commands.source_arguments import SOURCES, add_source_arguments
-from etl.comparison.settings import Settings
+from etl.comparison.request.settings import Settings
 from etl.comparison.tuning.document import tuning_json
 from etl.comparison.tuning.page import render_tuning_page
 from etl.comparison.tuning.results import TunedStrategy, Tuning

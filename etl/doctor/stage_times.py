@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from etl.comparison.loader_clocks import RecordRun, StageClock
-from etl.comparison.workload import Workload, source_files
+from etl.comparison.run.workload import Workload, source_files
 from etl.iterators import RawIterator
+from etl.loading.loader_clocks import RecordRun, StageClock
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.training.backends import Backend
 from etl.training.backends.tensors import map_batch

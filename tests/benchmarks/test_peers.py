@@ -36,7 +36,7 @@ from benchmarks.peers.loader import (
 from benchmarks.peers.results import collect, find_latest, tuned_name
 from benchmarks.peers.rows import OURS, PEERS, PRESAVED, RAW, ROWS, TASKS, Row
 from benchmarks.peers.table import show
-from etl.comparison.report import Report
+from etl.comparison.judge.report import Report
 from tests import comparison_reports
 
 BATCH_SIZE, PREFETCH_FACTOR = 8, 2

@@ -22,7 +22,7 @@ from benchmarks.what_if import (
     storage_cases,
     waiting_cases,
 )
-from etl.comparison.scenario import WhatIf
+from etl.comparison.request.scenario import WhatIf
 from etl.measuring.page_cache import pages_outside
 
 

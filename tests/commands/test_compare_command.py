@@ -19,10 +19,10 @@ from PIL import Image
 import etl
 import presave
 from etl.commands import main
-from etl.comparison.phases import run_comparison
-from etl.comparison.progress import ComparisonProgress
-from etl.comparison.rules import RULES
-from etl.comparison.settings import Settings
+from etl.comparison.judge.rules import RULES
+from etl.comparison.request.settings import Settings
+from etl.comparison.run.phases import run_comparison
+from etl.comparison.run.progress import ComparisonProgress
 from etl.measuring.instruments import current_instruments
 from etl.measuring.page_cache import drop_from_page_cache
 from tests.report_schema import SCHEMA, make_schema
@@ -411,7 +411,9 @@ def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> 
     assert report.stopped_early
     assert report.rounds == 2
     assert [metrics.round for metrics in report.strategies[0].rounds] == [0, 1]
-    assert not [child for child in psutil.Process().children() if "etl.comparison.handlers:prepare" in child.cmdline()]
+    assert not [
+        child for child in psutil.Process().children() if "etl.comparison.worker.main:prepare" in child.cmdline()
+    ]
 
 
 def test_an_interruption_before_the_first_round_gives_no_report(photographs: Path) -> None:

@@ -14,10 +14,10 @@ from PIL import Image, ImageFile
 
 import presave
 from etl.commands import main
-from etl.comparison.candidates import Candidate
-from etl.comparison.processes import InputError, Processes
-from etl.comparison.settings import Settings
-from etl.comparison.workload import Workload
+from etl.comparison.request.candidates import Candidate
+from etl.comparison.request.settings import Settings
+from etl.comparison.run.processes import InputError, Processes
+from etl.comparison.run.workload import Workload
 from etl.images.settings import pillow_settings, take_over
 from tests.comparison_workloads import make_workload
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import etl
-from etl.comparison.compute import Simulated, make_compute
-from etl.comparison.settings import Settings, default_model
-from etl.comparison.subset import Subset
-from etl.comparison.training import Classes, Inference, Training, classes_of, make_model
-from etl.comparison.workload import Workload
+from etl.comparison.request.records import Subset
+from etl.comparison.request.settings import Settings, default_model
+from etl.comparison.run.workload import Workload
+from etl.comparison.worker.compute import Simulated, make_compute
+from etl.training.model_compute import Classes, Inference, Training, classes_of, make_model
 from tests.comparison_workloads import COLUMNS, make_workload
 
 SHAPE, OUTPUTS = (3,), 2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import etl
-from etl.comparison.loader_clocks import GAP_SECONDS, Span, StageClock, WatchedLoader
+from etl.loading.loader_clocks import GAP_SECONDS, Span, StageClock, WatchedLoader
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, READING, ThreadCursor
 from tests.sequences import NOTHING

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etl.comparison.measure import check_epoch
-from etl.comparison.steps import Simulated
+from etl.comparison.worker.untimed import check_epoch
 from etl.measuring.epochs import Loading
+from etl.training.compute import Simulated
 
 BATCHES = 6
 
@@ -27,7 +27,7 @@ def complain(number, frame):
 
 signal.signal(signal.SIGCHLD, complain)
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-from etl.comparison import user_loader
+from etl.comparison.worker import user_loader
 user_loader.ENDING_SECONDS = 0.1
 [name] = user_loader.end_processes()
 assert "time.sleep(600)" in name

@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from etl.comparison.charts import MAX_BATCHES_SHOWN, epoch_bars, overlap_lanes, ratio_intervals
-from etl.comparison.drawing import LinearAxis, RatioAxis
-from etl.comparison.page import render_page
-from etl.comparison.report import Report
-from etl.comparison.table import show_report
-from etl.comparison.units import digits, nbytes, percent, ratio, seconds
+from etl.comparison.judge.report import Report
+from etl.comparison.show.charts import MAX_BATCHES_SHOWN, epoch_bars, overlap_lanes, ratio_intervals
+from etl.comparison.show.drawing import LinearAxis, RatioAxis
+from etl.comparison.show.page import render_page
+from etl.comparison.show.table import show_report
+from etl.comparison.show.units import digits, nbytes, percent, ratio, seconds
 from etl.measuring.statistics import Interval
 from etl.strategies import Strategy, register, strategy
 from tests import comparison_reports
@@ -29,7 +29,7 @@ from tests.pages import assert_fit_on_a_phone, assert_self_contained, words_of
 
 NEEDS_CHROMIUM = pytest.mark.skipif(find_chromium() is None, reason="no Chromium")
 ROOT = Path(__file__).parents[2]
-STYLES = ROOT / "etl/comparison/page.css"
+STYLES = ROOT / "etl/comparison/show/page.css"
 
 
 def row_of(html: str, name: str) -> list[str]:
@@ -298,7 +298,7 @@ def test_an_installed_package_holds_the_template_its_style_and_the_schema() -> N
     pages = {
         f"comparison/{name}" for name in ("document.html", "macros.html", "page.html", "page.css", "tuning/page.html")
     }
-    assert beside_code == pages | {"comparison/report.schema.json", "comparison/tuning/tuning.schema.json"}
+    assert beside_code == pages | {"comparison/judge/report.schema.json", "comparison/tuning/tuning.schema.json"}
     assert beside_code <= set(packaged)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.comparison.prediction import overlapped_seconds
+from etl.comparison.judge.prediction import overlapped_seconds
 
 STEPS = 20_000
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from etl.comparison import processes as processes_module
-from etl.comparison.candidates import Candidate
-from etl.comparison.processes import InputError, Processes, own_folders
-from etl.comparison.settings import Settings
-from etl.comparison.workload import Workload
+from etl.comparison.request.candidates import Candidate
+from etl.comparison.request.settings import Settings
+from etl.comparison.run import processes as processes_module
+from etl.comparison.run.processes import InputError, Processes, own_folders
+from etl.comparison.run.workload import Workload
 from etl.measuring.layout import PADDING_VARIABLE
 from etl.measuring.processes import MeasurementError
 from etl.measuring.sample import Recipe
@@ -82,7 +82,7 @@ NO_SECONDS = dict.fromkeys(("make_seconds", "first_seconds", "batch_seconds"), 0
 
 def servers() -> list[psutil.Process]:
     """Return the running servers."""
-    return [child for child in psutil.Process().children() if "etl.comparison.handlers:prepare" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "etl.comparison.worker.main:prepare" in child.cmdline()]
 
 
 def assert_measures(processes: Processes, faults: Callable[[str], Path]) -> None:
@@ -239,7 +239,7 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, threading\n"
-        "if 'etl.comparison.handlers:prepare' in sys.orig_argv:\n"
+        "if 'etl.comparison.worker.main:prepare' in sys.orig_argv:\n"
         "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     root = str(Path(__file__).parents[2])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from etl.comparison.publishing import ContradictionError, check_report, contradictions
-from etl.comparison.report import Check, Losses, Presaving, Report, SplitTrial
-from etl.comparison.rules import RULES
+from etl.comparison.judge.publishing import ContradictionError, check_report, contradictions
+from etl.comparison.judge.report import Check, Losses, Presaving, Report, SplitTrial
+from etl.comparison.judge.rules import RULES
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from etl.comparison.candidates import Candidate, StoreKind
-from etl.comparison.recommendation import make_notes, recommend
-from etl.comparison.report import Check, Presaving, StrategyResult
-from etl.comparison.results import Measurements
-from etl.comparison.samples import WrittenStore
+from etl.comparison.judge.recommendation import make_notes, recommend
+from etl.comparison.judge.report import Check, Presaving, StrategyResult
+from etl.comparison.judge.results import Measurements
+from etl.comparison.request.answers import WrittenStore
+from etl.comparison.request.candidates import Candidate, StoreKind
 from etl.measuring.statistics import Interval
 from etl.runtime import Audit
 from tests import comparison_reports

@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from etl.comparison.recommendation import recommend
-from etl.comparison.report import Noise, Report, Section, StrategyResult
+from etl.comparison.judge.recommendation import recommend
+from etl.comparison.judge.report import Noise, Report, Section, StrategyResult
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
 from tests.comparison_reports import REPORTS

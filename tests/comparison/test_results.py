@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etl.comparison.candidates import Candidate
-from etl.comparison.report import Losses, Noise, Presaving
-from etl.comparison.results import (
+from etl.comparison.judge.report import Losses, Noise, Presaving
+from etl.comparison.judge.results import (
     EpochScale,
     etl_alone_seconds,
     host_wait_seconds,
@@ -25,7 +24,8 @@ from etl.comparison.results import (
     round_metrics,
     stall_tails_of,
 )
-from etl.comparison.samples import LoadingSample, WrittenStore
+from etl.comparison.request.answers import LoadingSample, WrittenStore
+from etl.comparison.request.candidates import Candidate
 from etl.measuring.clock import Split
 from etl.measuring.noise import ProbeSeconds
 from etl.measuring.rounds import Place

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etl.comparison.candidates import Candidate
-from etl.comparison.rounds import ComparisonRounds
-from etl.comparison.samples import AuditedSample, LoadingSample
+from etl.comparison.request.answers import AuditedSample, LoadingSample
+from etl.comparison.request.candidates import Candidate
+from etl.comparison.run.rounds import ComparisonRounds
 from etl.measuring.clock import Split
 from etl.measuring.noise import ProbeSeconds
 from etl.measuring.processes import MeasurementError

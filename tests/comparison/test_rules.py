@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from etl.comparison.candidates import Threads
-from etl.comparison.report import Check, Parts
-from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
-from etl.comparison.sameness import EpochContent, Sameness
-from etl.comparison.samples import CheckedEpoch, WrittenStore
+from etl.comparison.judge.report import Check, Parts
+from etl.comparison.judge.rules import RULES, Conditions, Evidence, check_rules
+from etl.comparison.judge.sameness import EpochContent, Sameness
+from etl.comparison.request.answers import CheckedEpoch, WrittenStore
+from etl.comparison.request.candidates import Threads
 from etl.measuring.clock import Split
 from etl.measuring.sample import Sample
 from tests.comparison_workloads import make_sample

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.comparison.sameness import (
+from etl.comparison.judge.sameness import (
     MAX_CHECKED,
     EpochContent,
     Sameness,

@@ -1,6 +1,6 @@
 """Photographs of other decoders and filters are close, and those of other arithmetic, geometry or labels are not.
 
-`pytest -s` prints the distances that the limits in `etl.comparison.sameness` were chosen from.
+`pytest -s` prints the distances that the limits in `etl.comparison.judge.sameness` were chosen from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import etl
-from etl.comparison.sameness import Signatures, find_partners
+from etl.comparison.judge.sameness import Signatures, find_partners
 from etl.measuring.signatures import signatures_of
 
 SIZE = 224

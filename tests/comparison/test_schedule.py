@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.comparison.candidates import Candidate
-from etl.comparison.schedule import (
+from etl.comparison.request.candidates import Candidate
+from etl.comparison.run.schedule import (
     EPOCH_SECONDS,
     MIN_BATCHES,
     MIN_ROUNDS_SHOWN,
@@ -18,7 +18,7 @@ from etl.comparison.schedule import (
     first_records,
     recipes_of,
 )
-from etl.comparison.workload import Workload
+from etl.comparison.run.workload import Workload
 from etl.measuring.sample import Recipe
 from etl.measuring.statistics import MIN_ROUNDS, USUAL_ROUNDS
 from tests.comparison_workloads import make_workload

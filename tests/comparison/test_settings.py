@@ -10,9 +10,9 @@ import pytest
 
 import presave
 from etl.arguments import parse_seconds
-from etl.comparison.candidates import Candidate, Threads
-from etl.comparison.settings import Settings, label_of
-from etl.comparison.workload import Workload
+from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.settings import Settings, label_of
+from etl.comparison.run.workload import Workload
 from etl.strategies import default_names, names
 from tests.comparison_workloads import make_workload
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from etl.commands import main
-from etl.comparison.candidates import Candidate, Threads
-from etl.comparison.processes import Processes
-from etl.comparison.profile import profile_raw_pipeline
-from etl.comparison.recommendation import make_notes
-from etl.comparison.results import Measurements, splits_of
-from etl.comparison.samples import TuningSample
-from etl.comparison.settings import Settings
+from etl.comparison.judge.recommendation import make_notes
+from etl.comparison.judge.results import Measurements, splits_of
+from etl.comparison.request.answers import TuningSample
+from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.settings import Settings
+from etl.comparison.run.processes import Processes
+from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.space import space_of
-from etl.comparison.workload import Workload
+from etl.comparison.worker.profile import profile_raw_pipeline
 from etl.demonstration import digits
 from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import available_cpus

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etl.comparison.trace import trace_events
+from etl.comparison.show.trace import trace_events
 from tests import comparison_reports
 from tests.comparison_reports import REPORTS, timeline
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from etl.comparison.samples import TriedLoader
-from etl.comparison.user_loader import UserLoader
+from etl.comparison.request.answers import TriedLoader
+from etl.comparison.worker.user_loader import UserLoader
 from etl.measuring.ranks import Rank
 from etl.measuring.sample import Recipe
 
@@ -20,7 +20,7 @@ LIMIT_SECONDS = 120
 ANSWER = """
 import json, sys
 from pathlib import Path
-from etl.comparison.user_loader import UserLoader, LoaderError, answer, task_of
+from etl.comparison.worker.user_loader import UserLoader, LoaderError, answer, task_of
 
 asked = json.loads(Path("asked.json").read_text())
 sys.modules.update(dict.fromkeys(asked["missing"]))

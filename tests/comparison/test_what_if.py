@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 
 import etl
-from etl.comparison.candidates import Threads
-from etl.comparison.report import ScenarioResult
-from etl.comparison.scenario import WhatIf
-from etl.comparison.settings import Settings
-from etl.comparison.what_if import (
+from etl.comparison.judge.report import ScenarioResult
+from etl.comparison.judge.what_if import (
     Costs,
     adjusted,
     changed,
@@ -25,6 +22,9 @@ from etl.comparison.what_if import (
     outcome,
     why_never_used,
 )
+from etl.comparison.request.candidates import Threads
+from etl.comparison.request.scenario import WhatIf
+from etl.comparison.request.settings import Settings
 
 BATCHES = 100
 

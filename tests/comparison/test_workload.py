@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import etl
-from etl.comparison.candidates import Candidate, StoreKind
-from etl.comparison.settings import Settings
-from etl.comparison.subset import Subset
-from etl.comparison.workload import Workload, all_files
+from etl.comparison.request.candidates import Candidate, StoreKind
+from etl.comparison.request.records import Subset
+from etl.comparison.request.settings import Settings
+from etl.comparison.run.workload import Workload, all_files
 from etl.loading.lengths import source_lengths
 from etl.sources.record import record_error
 from tests.comparison_workloads import make_workload

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etl.comparison.steps import Simulated
 from etl.measuring.clock import DeviceStep
 from etl.measuring.epochs import Loading
 from etl.measuring.sample import WARM_UP_STEPS, Recipe, Sample, first_copies, take_sample
+from etl.training.compute import Simulated
 
 BATCHES = 6
 MADE, EPOCH, STEP, CLOSED = "made", "epoch", "step", "closed"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etl import strategies
-from etl.comparison.candidates import Candidate
+from etl.comparison.request.candidates import Candidate
 from etl.functions import find_function
 from etl.strategies import Strategy, strategy
 from tests.user_modules import write_package

@@ -14,8 +14,8 @@ import pytest
 import etl
 from benchmarks import cells
 from etl import strategies
-from etl.comparison.candidates import Candidate, StoreKind
-from etl.comparison.workload import Threads
+from etl.comparison.request.candidates import Candidate, StoreKind
+from etl.comparison.run.workload import Threads
 from etl.strategies import Strategy, strategy
 from tests.comparison_workloads import make_workload
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from etl.comparison.candidates import Candidate
-from etl.comparison.publishing import describe_machine, describe_versions
-from etl.comparison.settings import Settings
+from etl.comparison.judge.publishing import describe_machine, describe_versions
+from etl.comparison.request.candidates import Candidate
+from etl.comparison.request.settings import Settings
+from etl.comparison.run.workload import Workload, source_files
 from etl.comparison.tuning.results import TunedStrategy
-from etl.comparison.workload import Workload, source_files
 from etl.functions import find_function, is_carried, is_function_name
 from etl.sources.identity import stamp
 from presave.files import write_atomically

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from etl.comparison.charts import describe_interval
-from etl.comparison.page import list_facts, render_template
+from etl.comparison.show.charts import describe_interval
+from etl.comparison.show.page import list_facts, render_template
 from etl.comparison.tuning.table import given_settings, mark_of, settings_of
 
 if TYPE_CHECKING:

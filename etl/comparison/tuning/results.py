@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.comparison.report import THROTTLED_LIMIT
-from etl.comparison.units import bounds, describe_settings, ratio, seconds
+from etl.comparison.judge.report import THROTTLED_LIMIT
+from etl.comparison.show.units import bounds, describe_settings, ratio, seconds
 from etl.measuring.statistics import Interval
 from etl.measuring.values import JsonValues
 
@@ -217,7 +217,7 @@ class Tuning(JsonValues):
 
     def __str__(self) -> str:
         """Return the tables of `etl tune`."""
-        from etl.comparison.table import as_text
+        from etl.comparison.show.table import as_text
         from etl.comparison.tuning.table import show_tuning
 
         return as_text(lambda console: show_tuning(self, console))
@@ -227,7 +227,7 @@ class Tuning(JsonValues):
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for notebooks."""
-        from etl.comparison.page import framed
+        from etl.comparison.show.page import framed
         from etl.comparison.tuning.page import render_tuning_page
 
         return framed(render_tuning_page(self), "tuning")

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from etl.comparison.candidates import Candidate
-from etl.comparison.samples import TuningSample
+from etl.comparison.request.answers import TuningSample
+from etl.comparison.request.candidates import Candidate
 from etl.comparison.tuning.results import NEGLIGIBLE
 from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Rounds

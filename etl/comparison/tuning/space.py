@@ -12,8 +12,8 @@ from itertools import takewhile
 from typing import Any
 
 import presave
-from etl.comparison.candidates import Candidate
-from etl.comparison.workload import Workload
+from etl.comparison.request.candidates import Candidate
+from etl.comparison.run.workload import Workload
 from etl.stages import DECODERS
 from etl.stages.pipeline import READ
 from etl.stages.stage import is_random, stage_name

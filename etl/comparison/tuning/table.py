@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from etl.comparison.units import bounds, byte_scale, describe_settings, time_scale
+from etl.comparison.show.units import bounds, byte_scale, describe_settings, time_scale
 from etl.tables import print_table
 
 if TYPE_CHECKING:

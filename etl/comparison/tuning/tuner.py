@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from etl.comparison.candidates import Candidate
-from etl.comparison.preparation import Preparation, opened_workload
-from etl.comparison.processes import InputError, Processes
-from etl.comparison.progress import ComparisonProgress
-from etl.comparison.publishing import describe_machine, describe_versions
-from etl.comparison.report import THROTTLED_LIMIT
-from etl.comparison.results import EpochScale
-from etl.comparison.sameness import compare_epochs
-from etl.comparison.samples import CheckedEpoch, TuningSample
-from etl.comparison.settings import Settings, label_of
+from etl.comparison.judge.publishing import describe_machine, describe_versions
+from etl.comparison.judge.report import THROTTLED_LIMIT
+from etl.comparison.judge.results import EpochScale
+from etl.comparison.judge.sameness import compare_epochs
+from etl.comparison.request.answers import CheckedEpoch, TuningSample
+from etl.comparison.request.candidates import Candidate
+from etl.comparison.request.settings import Settings, label_of
+from etl.comparison.run.preparation import Preparation, opened_workload
+from etl.comparison.run.processes import InputError, Processes
+from etl.comparison.run.progress import ComparisonProgress
+from etl.comparison.run.workload import Workload
+from etl.comparison.show.units import describe_settings
 from etl.comparison.tuning.cache import Cache
 from etl.comparison.tuning.results import (
     Costs,
@@ -31,8 +33,6 @@ from etl.comparison.tuning.results import (
 )
 from etl.comparison.tuning.search import Measured, Search, choose
 from etl.comparison.tuning.space import space_of
-from etl.comparison.units import describe_settings
-from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import Interval
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl.comparison.show.units import describe_settings
 from etl.comparison.tuning.document import SCHEMA_VERSION, tuning_json
 from etl.comparison.tuning.results import (
     Costs,
@@ -21,7 +22,6 @@ from etl.comparison.tuning.results import (
     Tuning,
     with_front,
 )
-from etl.comparison.units import describe_settings
 from etl.measuring.statistics import Interval
 from tests import tuning_results
 from tests.report_schema import TUNING_SCHEMA, make_tuning_schema

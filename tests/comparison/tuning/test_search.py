@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from etl.comparison.candidates import Candidate
-from etl.comparison.samples import TuningSample
+from etl.comparison.request.answers import TuningSample
+from etl.comparison.request.candidates import Candidate
 from etl.comparison.tuning.search import Search, choose
 from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import Interval

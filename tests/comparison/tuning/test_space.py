@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.comparison.candidates import Candidate, Threads
-from etl.comparison.samples import TriedLoader
-from etl.comparison.settings import Settings
+from etl.comparison.request.answers import TriedLoader
+from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.settings import Settings
+from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.space import Dimension, Space, space_of
-from etl.comparison.workload import Workload
 
 TRIED = TriedLoader(
     0.1,

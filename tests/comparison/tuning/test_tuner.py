@@ -14,9 +14,9 @@ import pytest
 
 import etl
 from etl.commands import main
-from etl.comparison.candidates import Candidate
-from etl.comparison.processes import InputError, Processes
-from etl.comparison.samples import TuningSample
+from etl.comparison.request.answers import TuningSample
+from etl.comparison.request.candidates import Candidate
+from etl.comparison.run.processes import InputError, Processes
 from etl.comparison.tuning.results import Tuning
 from tests.scratch import ROOT
 

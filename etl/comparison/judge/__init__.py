@@ -1,0 +1,1 @@
+"""Samples become results, rules and a report."""

@@ -1,0 +1,55 @@
+"""Seconds of an epoch in which loading and compute overlap, from the profile of the raw pipeline."""
+
+from __future__ import annotations
+
+from etl.comparison.request.answers import Profile
+from etl.comparison.request.candidates import Threads
+from etl.comparison.run.workload import Workload
+
+# Slowdown of loading during compute, and of compute during loading, as factors.
+Slowdowns = tuple[float, float]
+
+
+def slowdowns(workload: Workload, profile: Profile, threads: Threads) -> Slowdowns | None:
+    """Return the factors by which loading and compute slow each other down; None if they alternate."""
+    split = profile.split(threads)
+    if split is not None:
+        return split.loading_slowdown, split.compute_slowdown
+    # Even a training loop that loads itself overlaps with a device: it loads while one step is in flight.
+    return (1.0, 1.0) if profile.device != "cpu" and not workload.settings.waits_for_steps else None
+
+
+def wall_seconds(batches: float, load: float, compute: float, factors: Slowdowns | None) -> float:
+    """Return the seconds of an epoch.
+
+    Parameters
+    ----------
+    load, compute : float
+        Seconds per batch of loading alone and of compute alone.
+    factors : (float, float) or None
+        Slowdown of loading, and of compute; None if they alternate.
+    """
+    if factors is None:
+        return batches * (load + compute)
+    both = overlapped_seconds(load, compute, *factors)
+    return load + compute + (batches - 1) * both
+
+
+def overlapped_seconds(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:
+    """Return the seconds per batch if the next batch is loaded while this one is computed on.
+
+    Parameters
+    ----------
+    load, compute : float
+        Seconds per batch of each alone.
+    """
+    slow_load, slow_compute = load * loading_slowdown, compute * compute_slowdown
+    if slow_load >= slow_compute:
+        # During compute, loading progresses by slow_compute / loading_slowdown.
+        return load + slow_compute * (1 - 1 / loading_slowdown)
+    return compute + slow_load * (1 - 1 / compute_slowdown)
+
+
+def stage_seconds(profile: Profile) -> float:
+    """Return the seconds per record of all stages, in one thread."""
+    return float(sum(stage.seconds_per_record for stage in profile.stages))

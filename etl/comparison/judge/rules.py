@@ -1,0 +1,381 @@
+"""The rules of a fair comparison: a check for each, and the evidence that the report shows."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from etl.comparison.judge.report import THROTTLED_LIMIT, Check, Parts
+from etl.comparison.judge.sameness import Sameness, compare_epochs
+from etl.comparison.request.answers import CheckedEpoch, LoadingSample, WrittenStore
+from etl.comparison.request.candidates import Threads
+from etl.measuring.sample import Sample
+from etl.measuring.statistics import MIN_ROUNDS
+
+RULES = {
+    "samples": "Same samples: every strategy loads the same records, as alike as the report says",
+    "compute": "Same compute: the same model from the same weights ends with the same loss",
+    "resources": "Same resources: the same CPUs, however a strategy splits them, and the same memory for all",
+    "cache": "Same cache state: files were in the page cache, or out of it, as requested",
+    "cost": "Everything is paid for: writing and keeping a store is measured and reported",
+    "noise": "Noise is handled: balanced rounds, ratios paired within them, with intervals",
+    "loaded": "Loaded means readable at memory speed: every page of a batch is read while loading is timed",
+    "sum": "The sum adds up: wall time is compute, interference, stall and harness",
+}
+# Relative. A GPU adds numbers in a different order each time, and so may another version of torch, so that losses
+# differ slightly.
+DEVICE_SCORE_TOLERANCE = 1e-2
+UNEXPLAINED_TOLERANCE = 0.01
+# A strategy may seem to use more than its CPUs by this share: CPU time is counted in ticks, and is not read at the same
+# moment as wall time.
+CPU_TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Measurements of one candidate that the rules look at.
+
+    Attributes
+    ----------
+    is_presaved : bool
+        True if it reads a store.
+    is_foreign : bool
+        True if a user's function loads.
+    shares_python : bool
+        True if it ran in the Python of the comparison.
+    sameness : Sameness
+        How far its records are those of the reference.
+    threads : Threads
+        The threads that it was given.
+    check : CheckedEpoch
+        Its untimed epoch.
+    samples : dict
+        Its timed epochs, by round.
+    parts : Parts
+        The parts of its wall time.
+    writing : WrittenStore or None
+        The cost of its store; None if it reads none.
+    """
+
+    is_presaved: bool
+    is_foreign: bool
+    shares_python: bool
+    sameness: Sameness
+    threads: Threads
+    check: CheckedEpoch
+    samples: Mapping[int, Sample]
+    parts: Parts
+    writing: WrittenStore | None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions that are the same for all candidates.
+
+    Attributes
+    ----------
+    affinity : sequence of int
+        CPUs that every process was bound to.
+    memory_nbytes : int
+        Memory limit.
+    batch_size : int
+        Records of a batch.
+    cache : str
+        Requested state of the page cache: "warm" or "cold".
+    simulated_seconds : float or None
+        Seconds of simulated compute per batch; None if compute was real.
+    infers : bool
+        True if compute was inference, so that outputs are compared, not losses.
+    waits_for_steps : bool
+        True if the training loop waited for the device after every step.
+    ranks : int
+        Processes that trained together.
+    rounds : int
+        Completed rounds.
+    randomness : str or None
+        Sentence that says how records differ from one reading to the next; None if they do not.
+    unchecked : sequence of str
+        Rules that were switched off.
+    retaken : int
+        Samples that were taken again because they had been disturbed.
+    """
+
+    affinity: Sequence[int]
+    memory_nbytes: int
+    batch_size: int
+    cache: str
+    simulated_seconds: float | None
+    infers: bool
+    waits_for_steps: bool
+    ranks: int
+    rounds: int
+    randomness: str | None
+    unchecked: Sequence[str]
+    retaken: int = 0
+
+
+def check_rules(evidence: Mapping[str, Evidence], conditions: Conditions) -> list[Check]:
+    """Check every rule, in order, and return the results. `held` is None for a rule that was switched off."""
+    checkers = {
+        "samples": _samples,
+        "compute": _compute,
+        "resources": _resources,
+        "cache": _cache,
+        "cost": _cost,
+        "noise": _noise,
+        "loaded": _loaded,
+        "sum": _sum,
+    }
+    checks = []
+    for rule, title in RULES.items():
+        if rule in conditions.unchecked:
+            checks.append(Check(rule, title, None, "switched off with --no-check"))
+            continue
+        seen, broken_by = checkers[rule](evidence, conditions)
+        claims = conditions.rounds >= MIN_ROUNDS and _throttled(evidence) <= THROTTLED_LIMIT
+        held = not broken_by and (claims or rule != "noise")
+        checks.append(Check(rule, title, held, seen, broken_by))
+    return checks
+
+
+def misplaced_pages(samples: Mapping[int, Sample | LoadingSample]) -> int:
+    """Return how many pages of the files were not in the requested cache state, over all samples."""
+    return sum(sample.misplaced_pages for sample in samples.values())
+
+
+_Found = tuple[str, dict[str, str]]
+
+
+def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+    own, first = _first_own(evidence), next(iter(evidence.values()))
+    broken = {}
+    shuffled = any(each.sameness.is_shuffled for each in evidence.values())
+    for name, each in evidence.items():
+        content = each.check.content
+        counts = {sample.epoch.samples for sample in each.samples.values()} - _possible_counts(each, conditions)
+        incomplete = sum(size < conditions.batch_size for size in content.batch_sizes)
+        if each.sameness.level is None:
+            broken[name] = each.sameness.reason
+        elif (
+            not each.is_foreign
+            and conditions.randomness is None
+            and content.digests != evidence[own].check.content.digests
+        ):
+            broken[name] = compare_epochs(content, evidence[own].check.content, own).reason
+        elif max(content.batch_sizes) > conditions.batch_size:
+            broken[name] = f"it has batches of {max(content.batch_sizes):,} records, not {conditions.batch_size:,}"
+        elif incomplete > max(1, conditions.ranks, min(len(conditions.affinity), len(content.batch_sizes) // 2)):
+            broken[name] = (
+                f"{incomplete:,} of its {len(content.batch_sizes):,} batches have fewer than {conditions.batch_size:,} "
+                "records; the last of each worker may"
+            )
+        elif counts:
+            broken[name] = f"{counts.pop()} samples in a timed epoch instead of {content.samples}"
+        elif shuffled and each.sameness.is_shuffled is False:
+            broken[name] = f"it does not shuffle, and other strategies do: {each.sameness.describe_order()}"
+    seen = (
+        f"compared 128-bit digests of the shape, dtype and bytes of {len(first.check.content.digests)} batches, in an "
+        "untimed epoch before the rounds"
+    )
+    if conditions.randomness:
+        seen += f"; {conditions.randomness}"
+    levels = [f"{name} {each.sameness.describe()}" for name, each in evidence.items() if each.is_foreign]
+    return f"{seen}; {', '.join(levels)}" if levels else seen, broken
+
+
+def _possible_counts(evidence: Evidence, conditions: Conditions) -> set[int]:
+    """Return how many records as many batches may have as were timed; incomplete ones may come in any order."""
+    batches = conditions.ranks * max((sample.epoch.batches for sample in evidence.samples.values()), default=0)
+    sizes = sorted(evidence.check.content.batch_sizes)
+    if batches >= len(sizes):
+        return {evidence.check.content.samples}
+    return set(range(sum(sizes[:batches]), sum(sizes[len(sizes) - batches :]) + 1))
+
+
+def _first_own(evidence: Mapping[str, Evidence]) -> str:
+    """Return the name of the first strategy of this package, with which the others of it must be identical.
+
+    Return that of the reference if there is none.
+    """
+    return next((name for name, each in evidence.items() if not each.is_foreign), next(iter(evidence)))
+
+
+def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+    if conditions.simulated_seconds is not None:
+        each_step = f"a simulated device takes {conditions.simulated_seconds * 1e3:g} ms per batch for every strategy"
+        return f"{each_step}; {_steps(conditions)}", {}
+    reference, first = next(iter(evidence.items()))
+    own = _first_own(evidence)
+    broken = {}
+    score = "mean square of the outputs" if conditions.infers else "loss"
+    on_device = any(sample.device != "cpu" for each in evidence.values() for sample in each.samples.values())
+    for name, each in evidence.items():
+        adds_alike = not on_device and each.shares_python and first.shares_python
+        tolerance = 0.0 if adds_alike else DEVICE_SCORE_TOLERANCE
+        if each.check.weights != first.check.weights:
+            broken[name] = f"its initial weights are not those of {reference}"
+        compared_with = reference if each.is_foreign else own
+        expected = evidence[compared_with].check
+        if each.check.content.digests != expected.content.digests:
+            continue  # other samples, another score
+        if not _same_score(each.check.score, expected.score, tolerance):
+            broken[name] = f"its {score} is {each.check.score}, but the {score} of {compared_with} is {expected.score}"
+    exactly = "bit for bit"
+    if on_device:
+        exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}"
+    elif not all(each.shares_python for each in evidence.values()):
+        exactly = f"bit for bit in one Python, within {DEVICE_SCORE_TOLERANCE:.0%} of that in another"
+    if first.check.score is None:
+        what = "the model" if conditions.infers else "the user's step"
+        missing = "its outputs are no tensors" if conditions.infers else "it returns no loss"
+        return f"every strategy made {what} with the same seed; {missing}; {_steps(conditions)}", broken
+    weights = "" if first.check.weights is None else "digests of the initial weights, and "
+    return (
+        f"compared {weights}the {score} after the same steps ({first.check.score:.6g} for {reference}) of all "
+        f"strategies whose samples are identical, {exactly}",
+        broken,
+    )
+
+
+def _steps(conditions: Conditions) -> str:
+    if conditions.waits_for_steps:
+        return "the training loop waited for each step, as requested"
+    return "at most one step was in flight while the next batch was loaded"
+
+
+def _same_score(one: float | None, other: float | None, tolerance: float) -> bool:
+    if one is None or other is None:
+        return one is other
+    # Without normalised features the loss may diverge to inf or NaN, for every strategy alike.
+    return math.isclose(one, other, rel_tol=tolerance) or (math.isnan(one) and math.isnan(other))
+
+
+def _resources(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+    cpus = len(conditions.affinity)
+    broken = {}
+    busiest = 0.0
+    for name, each in evidence.items():
+        for number, sample in each.samples.items():
+            wall = sample.epoch.wall.total
+            busy = sample.cpu_seconds / wall
+            busiest = max(busiest, busy)
+            if sample.affinity != list(conditions.affinity):
+                broken[name] = f"it ran on CPUs {sample.affinity} in round {number}"
+            elif _has_other_threads(each, sample, conditions):
+                broken[name] = (
+                    f"it computed with {sample.torch_threads} threads in round {number}, not {each.threads.compute}"
+                )
+            elif busy > cpus * (1 + CPU_TOLERANCE) + 0.1 / wall:
+                broken[name] = f"it used {busy:.2f} CPUs in round {number}"
+        if each.check.peak_memory > conditions.memory_nbytes:
+            broken[name] = f"it used {each.check.peak_memory / 1e6:,.0f} MB"
+    peak = max(each.check.peak_memory for each in evidence.values())
+    listed = ", ".join(map(str, conditions.affinity))
+    bound = "all were bound" if conditions.ranks == 1 else f"the {conditions.ranks} ranks of each were together bound"
+    seen = (
+        f"{bound} to CPUs {listed} for loading and compute together; the busiest strategy used {busiest:.2f} "
+        f"CPUs, and the largest {peak / 1e6:,.0f} of {conditions.memory_nbytes / 1e6:,.0f} MB of memory"
+    )
+    return seen, broken
+
+
+def _has_other_threads(evidence: Evidence, sample: Sample, conditions: Conditions) -> bool:
+    """Return True if a strategy of this package computed with other threads than it was given.
+
+    How a user's loader splits its CPUs is its own affair.
+    """
+    if conditions.simulated_seconds is not None or evidence.is_foreign:
+        return False
+    return sample.torch_threads != evidence.threads.compute
+
+
+def _cache(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+    wanted = "in" if conditions.cache == "warm" else "out of"
+    broken = {}
+    for name, each in evidence.items():
+        misplaced = misplaced_pages(each.samples)
+        if misplaced:
+            broken[name] = f"{misplaced:,} pages of its files were not {wanted} the page cache"
+    how = (
+        "sample its files were read"
+        if conditions.cache == "warm"
+        else "epoch its files were dropped with posix_fadvise"
+    )
+    seen = f"{conditions.cache}: before each {how}, and every page was checked with mincore"
+    unreported = max(sample.unreported_files for each in evidence.values() for sample in each.samples.values())
+    if unreported:
+        seen += f", which does not report on {unreported:,} files that belong to another user"
+    if any(each.is_foreign for each in evidence.values()):
+        seen += "; copies that a loader keeps outside the source and its own folder cannot be seen"
+    return seen, broken
+
+
+def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
+    broken = {
+        name: "the cost of writing its store was not measured"
+        for name, each in evidence.items()
+        if each.is_presaved and each.writing is None
+    }
+    stores = [each.writing for each in evidence.values() if each.writing is not None]
+    seen = "no strategy needs a store or prepares anything"
+    if stores or broken:
+        seen = (
+            f"this comparison wrote the stores and prepared files of {len(stores)} strategies; the tables show seconds "
+            "and bytes of each, and when it pays off"
+        )
+    starts = [
+        f"{name} took {each.check.make_seconds:.3g} s to make" for name, each in evidence.items() if each.is_foreign
+    ]
+    return "; ".join([seen, *starts]), broken
+
+
+def _noise(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+    fewest = min((len(each.samples) for each in evidence.values()), default=0)
+    seen = (
+        f"rounds: {conditions.rounds}, in balanced order, each in a new server with a newly randomized memory layout; "
+        f"each strategy was measured in at least {fewest} of them, always in a fresh process"
+    )
+    if conditions.retaken:
+        seen += f"; disturbed samples that were taken again: {conditions.retaken}"
+    if _throttled(evidence) > THROTTLED_LIMIT:
+        share = f"{_throttled(evidence):.0%} of its periods"
+        return f"{seen}; a CPU quota was used up in {share} (cpu.stat), so no difference is claimed", {}
+    if conditions.rounds < MIN_ROUNDS:
+        return f"{seen}; an interval needs {MIN_ROUNDS} rounds, so no difference is claimed", {}
+    return (
+        f"{seen}; intervals that hold for all ratios together in 95% of comparisons (max-t over sign flips of rounds)",
+        {},
+    )
+
+
+def _throttled(evidence: Mapping[str, Evidence]) -> float:
+    """Return the share of the periods of a CPU quota in which it was used up, as `Noise.throttled` of the report."""
+    samples = [[sample.throttled for sample in each.samples.values()] for each in evidence.values()]
+    return max((statistics.median(each) for each in samples if each), default=0.0)
+
+
+def _loaded(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
+    broken = {
+        name: f"{each.check.pages_absent:,} pages of its batches were not in memory when compute began"
+        for name, each in evidence.items()
+        if each.check.pages_absent
+    }
+    pages = next(iter(evidence.values())).check.pages_touched
+    seen = (
+        f"one byte of each of {pages:,} pages per epoch was read while loading was timed; in the untimed epoch, each "
+        "page was then checked with mincore"
+    )
+    unread = [f"{name}: {each.check.unread}" for name, each in evidence.items() if each.check.unread]
+    return "; ".join([seen, *unread]), broken
+
+
+def _sum(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
+    shares = {name: each.parts.unexplained_seconds / each.parts.wall_seconds for name, each in evidence.items()}
+    broken = {
+        name: f"{share:.2%} of its wall time is unexplained"
+        for name, share in shares.items()
+        if abs(share) > UNEXPLAINED_TOLERANCE
+    }
+    return f"at most {max(map(abs, shares.values())):.2%} of a strategy's wall time is unexplained", broken

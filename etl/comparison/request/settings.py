@@ -1,0 +1,304 @@
+"""Settings of a comparison, the candidates that they name, and the threads of a candidate."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import presave
+from etl.arguments import parse_seconds, whole_number
+from etl.comparison.request.candidates import Candidate
+from etl.comparison.request.scenario import WhatIf
+from etl.functions import is_carried
+from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy
+from etl.stages import DECODERS
+from etl.stages.dtypes import find_dtype
+from etl.strategies import default_names, names
+
+CACHES = ("warm", "cold")
+BACKENDS = ("auto", "cpu", "cuda")
+TRAINING = "training"
+INFERENCE = "inference"
+SIMULATED = re.compile(r"simulated:(?P<duration>[^,]+)(?P<sync>,sync)?")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a comparison. All values are JSON values.
+
+    Attributes
+    ----------
+    source : str
+        Path of the source, or "package.module:function" that returns a source or a data set.
+    strategies : tuple of str
+        Strategies to compare, each "STRATEGY" or "LABEL=STRATEGY"; a user's loader is "package.module:function".
+        The first is the reference.
+    formats : tuple of str
+        Store formats. Every strategy that reads a store is compared in each of them.
+    until : str or None
+        Stage after which records are presaved; None for the default.
+    batch_size : int
+        Records per batch.
+    dtype : str
+        Dtype of features and weights.
+    backend : {"auto", "cpu", "cuda"}
+        Device of compute.
+    pipeline : str or None
+        "package.module:function" that returns the pipeline; None for the default one of the source.
+    model : str or None
+        Built-in model or "package.module:function"; None for the default model of the records' shape.
+    step : str or None
+        "package.module:function" that returns the training step; it replaces the model.
+    compute : str
+        "training"; "inference", a forward pass of the model for each batch; or "simulated:DURATION" for a device that
+        takes this long per batch and leaves the CPU free.
+    sync_every_step : bool
+        Wait for the device after every step, as "simulated:DURATION,sync" does. By default at most one step is in
+        flight, as in a loop that reads its loss every few steps.
+    cache : {"warm", "cold"}
+        State of the page cache before each epoch.
+    threads : int or None
+        CPUs of every strategy, for loading and compute together; None for all.
+    ranks : int
+        Processes that train together, each on its part of the records and of the CPUs.
+    rounds : int or None
+        Number of rounds; None for as many as fit in `budget_seconds`.
+    etl_alone_rounds : int
+        Rounds in which loading alone is measured, too. No claim of the report is based on it.
+    budget_seconds : float
+        Approximate time of the whole comparison.
+    records : int or None
+        Records to measure; None for as many as there is time for.
+    prefetch_size : int
+        Batches that are loaded ahead.
+    heap, gc : str
+        `HeapPolicy` and `GcPolicy` of every process. With heap policies other than "retain", the speed of compute
+        depends on where the heap of its process happens to end.
+    device_memory : str
+        `DeviceMemoryPolicy` of every process that computes on a CUDA device.
+    memory_nbytes : int or None
+        Memory limit of a strategy; None for the memory that is free, within the limits of the container.
+    size : int
+        Side of the images in pixels.
+    decoder : str
+        Image decoder.
+    split : str or None
+        Part of a data set that has several, such as "test".
+    table_options : dict
+        Options of sources that are tables.
+    pythons : dict of str to str
+        Interpreters of strategies that run in another environment, by name.
+    configured : dict of str to dict
+        Settings of single strategies, by name in reports, as `Candidate.with_settings` takes them.
+    tune_seconds : float or None
+        Time to find the best settings of each strategy before the comparison; None to compare them as they are.
+    max_disk_nbytes, max_prepare_seconds : number or None
+        Limits for tuned settings: bytes of a store and time to write it, for the whole source.
+    same_pixels : bool
+        Tuning keeps the decoder, since others may give other pixels.
+    tuning_cache : str or None
+        Folder with results of earlier tuning; None for the user's own, and "" for none.
+    retune : bool
+        Tune again what an earlier run has found.
+    epoch_batches : int or None
+        Batches of an epoch of a user's loader, for loaders that do not end; None for all of its batches.
+    check_epoch : bool
+        Measure whole epochs, however long they take, so that all records of loaders that cannot be given fewer are
+        compared.
+    source_name : str or None
+        What reports call the source; None for `source`.
+    search : tuple of str
+        Folders in which the user's modules are found, besides the working folder.
+    unchecked : tuple of str
+        Rules of fairness that are not checked.
+    seed : int
+        Seed for shuffling, initial weights and the order of rounds.
+    what_if : tuple of str
+        Scenarios for which every strategy is predicted, such as "cpus=8,compute=5ms,disk=200MB/s,cache=50%".
+
+    Raises
+    ------
+    ValueError
+        If a setting is wrong. The message names it and lists the choices.
+    stages : bool
+        Also measure where to presave: loading from a store after each stage.
+    """
+
+    source: str
+    strategies: tuple[str, ...] = field(default_factory=default_names)
+    formats: tuple[str, ...] = ("npy",)
+    until: str | None = None
+    batch_size: int = 32
+    dtype: str = "float32"
+    backend: str = "auto"
+    pipeline: str | None = None
+    model: str | None = None
+    step: str | None = None
+    compute: str = TRAINING
+    sync_every_step: bool = False
+    cache: str = "warm"
+    threads: int | None = None
+    ranks: int = 1
+    rounds: int | None = None
+    etl_alone_rounds: int = 1
+    budget_seconds: float = 60.0
+    records: int | None = None
+    prefetch_size: int = 2
+    heap: str = "retain"
+    gc: str = "default"
+    device_memory: str = "default"
+    memory_nbytes: int | None = None
+    size: int = 224
+    decoder: str = "pillow"
+    split: str | None = None
+    table_options: Mapping[str, Any] = field(default_factory=dict)
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    configured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tune_seconds: float | None = None
+    max_disk_nbytes: int | None = None
+    max_prepare_seconds: float | None = None
+    same_pixels: bool = False
+    tuning_cache: str | None = None
+    retune: bool = False
+    epoch_batches: int | None = None
+    check_epoch: bool = False
+    source_name: str | None = None
+    search: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    seed: int = 0
+    what_if: tuple[str, ...] = ()
+    stages: bool = False
+
+    def __post_init__(self) -> None:
+        _check_strategies(self.strategies)
+        _check_names("--formats", self.formats, presave.formats())
+        _check_names("--decoder", (self.decoder,), tuple(DECODERS))
+        _check_names("--cache", (self.cache,), CACHES)
+        _check_names("--backend", (self.backend,), BACKENDS)
+        HeapPolicy(self.heap)
+        GcPolicy(self.gc)
+        DeviceMemoryPolicy(self.device_memory)
+        if self.device_memory != "default" and self.pythons:
+            raise ValueError(
+                f"--device-memory {self.device_memory}: strategies in another Python would not have it; leave out "
+                f"--python {', '.join(self.pythons)}"
+            )
+        find_dtype(self.dtype)
+        for name in (
+            "batch_size",
+            "threads",
+            "ranks",
+            "rounds",
+            "etl_alone_rounds",
+            "records",
+            "size",
+            "epoch_batches",
+        ):
+            value = getattr(self, name)
+            if value is not None:
+                whole_number(f"--{name.replace('_', '-')}", value, least=1)
+        whole_number("--prefetch-size", self.prefetch_size, least=0)
+        for option, limit in (("--memory", self.memory_nbytes), ("--max-disk", self.max_disk_nbytes)):
+            if limit is not None:
+                whole_number(option, limit, least=1)
+        for option, seconds in (("--tune-budget", self.tune_seconds), ("--max-prepare", self.max_prepare_seconds)):
+            if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+                raise ValueError(f"{option} must be a time above 0, such as 60s, not {seconds}")
+        if not (self.budget_seconds > 0 and math.isfinite(self.budget_seconds)):
+            raise ValueError(f"--budget must be a time above 0, such as 60s, not {self.budget_seconds}")
+        if self.step is not None and (self.model is not None or self.compute != TRAINING):
+            raise ValueError(
+                "--step replaces the model and its compute, so --model and --compute have no effect with it"
+            )
+        unknown = set(self.configured).difference(map(label_of, self.strategies))
+        if unknown:
+            raise ValueError(f"settings are given for {', '.join(sorted(unknown))}, but no strategy is called that")
+        for name in self.pythons:
+            candidate = next((Candidate.parse(each) for each in self.strategies if label_of(each) == name), None)
+            if candidate is None:
+                raise ValueError(f"--python {name}=...: no strategy is called {name}")
+            if not candidate.is_foreign:
+                raise ValueError(f"--python {name}=...: only a loader of your own runs in another Python")
+            if any(is_carried(each) for each in (candidate.strategy, self.step or "")):
+                raise ValueError(
+                    f"--python {name}=...: functions cannot be carried to another Python; name the loader, and the "
+                    "factory of the training step if there is one, as package.module:function"
+                )
+        for scenario in self.what_if:
+            WhatIf.parse(scenario).check(is_cold=self.cache == "cold")
+        if self.simulated_seconds is not None and (self.model is not None or self.backend != "auto"):
+            raise ValueError(f"--compute {self.compute} runs no model, so --model and --backend have no effect with it")
+
+    @property
+    def title(self) -> str:
+        """Name of the source in reports."""
+        return self.source_name or self.source
+
+    @property
+    def simulated_seconds(self) -> float | None:
+        """Seconds of simulated compute per batch; None if compute is real."""
+        if self.compute in (TRAINING, INFERENCE):
+            return None
+        match = SIMULATED.fullmatch(self.compute)
+        if match is None:
+            raise ValueError(
+                f"--compute must be {TRAINING}, {INFERENCE}, simulated:20ms or simulated:20ms,sync, not "
+                f"{self.compute!r}"
+            )
+        return parse_seconds(match["duration"], "--compute simulated")
+
+    @property
+    def waits_for_steps(self) -> bool:
+        """True if the training loop waits for the device after every step."""
+        match = SIMULATED.fullmatch(self.compute)
+        return self.sync_every_step or (match is not None and match["sync"] is not None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values, for `from_dict`."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """Return the settings that `as_dict` described."""
+        tuples = {name: tuple(values[name]) for name in ("strategies", "formats", "unchecked", "search", "what_if")}
+        return cls(**{**values, **tuples})
+
+
+def _check_strategies(given: tuple[str, ...]) -> None:
+    if not given:
+        raise ValueError(f"--strategies needs at least one of {', '.join(names())}")
+    for each in given:
+        try:
+            Candidate.parse(each)
+        except ValueError as error:
+            raise ValueError(f"--strategies: {error}") from None
+    if len({label_of(each) for each in given}) < len(given):
+        raise ValueError(f"--strategies: {', '.join(given)} has the same name twice; rename one, such as again=raw")
+
+
+def label_of(given: str) -> str:
+    """Return the name of the strategy "STRATEGY" or "LABEL=STRATEGY" in reports."""
+    candidate = Candidate.parse(given)
+    return candidate.label or candidate.strategy
+
+
+def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:
+    if not names:
+        raise ValueError(f"{option} needs at least one of {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{option}: unknown {name!r}; known: {', '.join(known)}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{option}: {', '.join(names)} has the same name twice")
+
+
+def default_model(input_shape: tuple[int, ...]) -> str:
+    """Return the name of the built-in model for records of this shape."""
+    if len(input_shape) == 1:
+        return "mlp"
+    if len(input_shape) == 2:
+        return "lstm"
+    return "residual" if min(input_shape[-2:]) >= 32 else "lenet"

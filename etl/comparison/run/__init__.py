@@ -1,0 +1,1 @@
+"""The command's process: prepares, and measures phase by phase."""

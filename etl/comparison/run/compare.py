@@ -1,0 +1,168 @@
+"""`etl.compare` and `etl.tune`: comparisons and tuning from Python, with functions of a script or notebook."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from etl.arguments import parse_seconds
+from etl.comparison.judge.report import Report
+from etl.comparison.request.settings import Settings
+from etl.comparison.run.carried import Given, carried_settings
+from etl.comparison.run.phases import run_comparison
+from etl.comparison.run.progress import ComparisonProgress
+from etl.comparison.tuning.results import Tuning
+from etl.comparison.tuning.tuner import run_tuning
+
+# Fields of `Settings` that are no arguments, with the argument to give instead; None if there is none.
+INSTEAD = {
+    "budget_seconds": "budget",
+    "pythons": "python",
+    "search": None,
+    "source_name": None,
+    "step": "make_step",
+}
+
+
+def compare(
+    source: Any,
+    strategies: Sequence[Given] | Mapping[str, Given] | None = None,
+    *,
+    make_step: Callable[..., Any] | str | None = None,
+    model: Callable[..., Any] | str | None = None,
+    pipeline: Any = None,
+    budget: str | float = "60s",
+    python: Mapping[str, str] | None = None,
+    progress: Callable[[ComparisonProgress], None] | None = None,
+    **settings: Any,
+) -> Report:
+    """Compare ways to load `source`: end-to-end time of training or inference, as ETL plus compute.
+
+    Every measurement is taken in a fresh process. Functions of a script or notebook are carried there with cloudpickle,
+    so that the script needs no main guard, and nothing of this process is forked.
+
+    Parameters
+    ----------
+    source : str, Path, source or data set
+        A path as `open_source` takes it, "package.module:function", a sequence of records, a map-style data set, or a
+        function that returns one of these.
+    strategies : sequence or dict, optional
+        Strategies to compare, by default those of `etl compare`. The first is the reference. Each is a name ("raw",
+        "presaved", "package.module:function") or a function or class that is called with what its parameters ask for
+        of a `Task` and returns an iterable of batches, one epoch an iteration. A dict gives them names for the report.
+    make_step : callable or str, optional
+        Called in each process with what its parameters ask for of a `Task`; returns `step(batch)`, which trains on a
+        batch and may return the loss. It replaces `model`.
+    model : callable or str, optional
+        Name of a built-in model, or a function that returns one: called with the shape of a record and the number of
+        outputs, or without arguments.
+    pipeline : Pipeline, callable or str, optional
+        Stages for the records of `source`, or a function that returns them; by default those that suit the source.
+    budget : str or float
+        Approximate time of the whole comparison, such as "60s" or "5min", or seconds.
+    python : dict of str to str, optional
+        Interpreter of another environment for a strategy, by its name in the report.
+    progress : callable, optional
+        Called with the progress after every step.
+    **settings
+        Any other field of `etl.comparison.request.settings.Settings`, such as `batch_size`, `dtype`, `compute`,
+        `records` or `what_if=("cpus=8,compute=5ms",)`.
+
+    Returns
+    -------
+    Report
+        Printed, it is the tables of `etl compare`; in a notebook, its page. `to_json` and `save` keep it.
+
+    Raises
+    ------
+    ValueError
+        If the input is wrong: the source, a record, the model, a function that cannot be carried, or a setting.
+    MeasurementError
+        If no strategy can be measured.
+    ContradictionError
+        If the metrics of the report contradict each other.
+    """
+    _check_names(compare, settings, INSTEAD)
+    with carried_settings(
+        source,
+        strategies,
+        make_step=make_step,
+        model=model,
+        pipeline=pipeline,
+        python=python,
+        budget_seconds=_seconds(budget, "budget"),
+        **settings,
+    ) as chosen:
+        return run_comparison(chosen, progress)
+
+
+def tune(
+    source: Any,
+    strategies: Sequence[Given] | Mapping[str, Given] | None = None,
+    *,
+    make_step: Callable[..., Any] | str | None = None,
+    model: Callable[..., Any] | str | None = None,
+    pipeline: Any = None,
+    budget: str | float = "5min",
+    python: Mapping[str, str] | None = None,
+    progress: Callable[[ComparisonProgress], None] | None = None,
+    **settings: Any,
+) -> Tuning:
+    """Find the settings of each strategy that are best for it, within the same time for each.
+
+    What a loader of your own lets vary, it declares: `dataloader.settings = {"workers": (1, 2, 4)}`. Of a torch
+    DataLoader that it returns, `num_workers` and others are varied without that.
+
+    Parameters
+    ----------
+    source, strategies, make_step, model, pipeline, python, progress
+        As for `compare`.
+    budget : str or float
+        Approximate time of all strategies together, such as "5min", or seconds.
+    **settings
+        Any other field of `etl.comparison.request.settings.Settings`, such as `batch_size`, `memory_nbytes` (the most
+        memory), `max_disk_nbytes`, `max_prepare_seconds`, `same_pixels` or `retune`.
+
+    Returns
+    -------
+    Tuning
+        Printed, it is the tables of `etl tune`; in a notebook, its page.
+
+    Raises
+    ------
+    ValueError
+        If the input is wrong: the source, a record, the model, a function that cannot be carried, or a setting.
+    MeasurementError
+        If no strategy can be measured.
+    """
+    _check_names(tune, settings, {**INSTEAD, "tune_seconds": "budget"})
+    with carried_settings(
+        source, strategies, make_step=make_step, model=model, pipeline=pipeline, python=python, **settings
+    ) as chosen:
+        seconds = _seconds(budget, "budget") / max(1, len(chosen.strategies))
+        return run_tuning(replace(chosen, tune_seconds=seconds), progress)
+
+
+def _check_names(function: Callable[..., Any], settings: Mapping[str, Any], instead: Mapping[str, str | None]) -> None:
+    """Raise `TypeError` if a name among `settings` is no argument of `function`, and no field of `Settings` either.
+
+    Parameters
+    ----------
+    function : callable
+        Was called with the settings.
+    instead : dict of str to str or None
+        Fields that are no arguments; see `INSTEAD`.
+    """
+    known = {each.name for each in fields(Settings)} - instead.keys() | inspect.signature(function).parameters.keys()
+    known -= {"settings"}
+    for name in settings.keys() - known:
+        near = instead[name] if name in instead else next(iter(difflib.get_close_matches(name, known, 1)), None)
+        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(known))}"
+        raise TypeError(f"etl.{function.__name__} has no argument {name!r}: {hint}")
+
+
+def _seconds(budget: str | float, name: str) -> float:
+    return parse_seconds(budget, name) if isinstance(budget, str) else float(budget)

@@ -1,0 +1,457 @@
+"""Measurements in fresh processes: the client of the server in `handlers.py`."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import etl
+from etl.comparison.request.answers import (
+    AuditedSample,
+    CheckedEpoch,
+    FirstTry,
+    LoadingSample,
+    Profile,
+    TriedLoader,
+    TuningSample,
+    WrittenStore,
+)
+from etl.comparison.request.candidates import Candidate, StoreKind
+from etl.comparison.run.joined_ranks import join_checks, join_loads
+from etl.comparison.run.workload import Workload
+from etl.comparison.worker.compute import steps_wait
+from etl.images.settings import pillow_settings
+from etl.measuring.joined_samples import RanksDifferError, join_samples
+from etl.measuring.layout import draw_environment, draw_hash_seed
+from etl.measuring.processes import ONE_THREAD, MeasurementError, NoAnswerError, Server
+from etl.measuring.ranks import Rank, cpus_of_rank, create_meetings
+from etl.measuring.sample import Recipe, Spans
+from etl.measuring.server import Request
+from etl.measuring.servers_at_once import ServersAtOnce
+from etl.measuring.values import JsonValues, to_json
+from etl.runtime.device_memory_policy import variables_of
+from etl.runtime.resources import available_nbytes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+ANSWER_SECONDS = 900.0
+# The common server may take this long to import everything but the modules of user loaders.
+IMPORT_SECONDS = 120.0
+# An answer of a user's loader may take this long, and at least so many times the budget.
+MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS = 60.0, 2.0
+# Servers that start at the same time, the memory of one, and the share of the memory that all may take.
+STARTED_AT_ONCE, SERVER_NBYTES, MEMORY_SHARE = 2, 400 << 20, 0.5
+# The path of a socket has at most 107 bytes, of which multiprocessing appends 32: "/pymp-........./listener-.........".
+MAX_TEMPORARY_PATH = 75
+PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
+# `python -m` would look for modules in the working folder first, which may be a folder of untrusted data.
+# The folder of this package is appended to the path, so that the package is found even if it is not installed.
+START = """
+import sys
+sys.path[:] = [path for path in sys.path if path]
+sys.path.append(sys.argv[1])
+from etl.measuring.server import main
+main()
+"""
+Result = TypeVar("Result", bound=JsonValues)
+
+
+class InputError(ValueError):
+    """The input of the comparison is wrong: the source, a record, the model or a setting."""
+
+
+class Processes:
+    """A context manager around servers, which fork a fresh process for each measurement.
+
+    One server measures everything, except for user loaders that run in another Python, that leave threads behind
+    when they are imported, or that have not been tried yet: each of these has a server of its own.
+
+    Every measurement raises `InputError` if the input is wrong, and `MeasurementError` if it fails otherwise. After
+    either error, the next measurement comes from a new server. An error in a user's loader is always a
+    `MeasurementError`, since the other strategies can still be measured.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work to measure. Its records and CPU splits may change between measurements.
+
+    Notes
+    -----
+    If there are several ranks, each has servers of its own. What concerns all ranks is done by the first: profiling,
+    preparing, trying. All load and compute at the same time when an epoch is checked, measured or traced.
+    """
+
+    def __init__(self, workload: Workload, affinity: Collection[int]) -> None:
+        self._workload = workload
+        self._affinity = sorted(affinity)
+        self._numbers = itertools.count()
+        self._common: list[Candidate] = []
+        self._is_common_tried = True
+        self._ranks = workload.rank.world_size
+        self._servers = self._common_servers()
+        self._ready: deque[ServersAtOnce] = deque()
+        self._alone: dict[Candidate, ServersAtOnce] = {}
+
+    def start_ahead(self, count: int) -> None:
+        """Start servers for `count` rounds, two at a time, and wait until they are ready.
+
+        There are fewer if they would take more than `MEMORY_SHARE` of the memory that is left.
+        """
+        room = int(MEMORY_SHARE * available_nbytes() / (SERVER_NBYTES * self._ranks))
+        if not self._uses_common:
+            return
+        starting: deque[ServersAtOnce] = deque()
+        at_once = STARTED_AT_ONCE if self._ranks == 1 else 1
+        with _as_input_error():
+            for _ in range(min(count, room)):
+                self._ready.append(self._common_servers())
+                starting.append(self._ready[-1])
+                try:
+                    starting[-1].begin()
+                    if len(starting) == at_once:
+                        starting.popleft().wait_until_ready()
+                except MeasurementError:
+                    self._end_ready()
+                    self._renew_common()  # which knows what to do, or why it is impossible
+                    return
+            for each in starting:
+                each.wait_until_ready()
+
+    def renew(self) -> None:
+        """Take another server, with a newly randomized memory layout, of those that were started ahead if there is one.
+
+        The servers of loaders that are measured alone start when they are asked.
+        """
+        for each in self._alone.values():
+            each.end_servers()
+        if self._ready:
+            self._servers.close()
+            self._servers = self._ready.popleft()
+        elif self._uses_common:
+            with _as_input_error():
+                self._renew_common()
+
+    @property
+    def _uses_common(self) -> bool:
+        return any(each.origin not in self._alone for each in self._workload.candidates())
+
+    def _common_servers(self) -> ServersAtOnce:
+        return ServersAtOnce(self._start, self._ranks)
+
+    def _end_ready(self) -> None:
+        while self._ready:
+            self._ready.pop().close()
+
+    def _renew_common(self) -> None:
+        """Start the common server anew.
+
+        Modules of loaders that could be imported one by one may crash together. Then each has its own server again.
+        """
+        self._end_ready()
+        try:
+            self._servers.renew()
+        except MeasurementError:
+            if not self._common:
+                raise
+            self._alone |= {each: self._own_server(each) for each in self._common}
+            self._common.clear()
+            self._servers.renew()
+        self._is_common_tried = True
+
+    def profile(self) -> Profile:
+        """Return the profile of the raw pipeline."""
+        return self._ask("profile", Profile)
+
+    def write(self, store: StoreKind, jobs: int) -> WrittenStore:
+        """Write a store in `jobs` worker processes, and return its cost."""
+        return self._ask("write", WrittenStore, store=store.to_json(), jobs=jobs)
+
+    def prepare(self, candidate: Candidate) -> WrittenStore | None:
+        """Let a user's loader prepare its files again, and return their cost."""
+        return self._ask("first_try", FirstTry, candidate, seconds=0.0).prepared
+
+    def try_loader(self, candidate: Candidate, seconds: float) -> tuple[WrittenStore | None, TriedLoader]:
+        """Let a user's loader prepare its files, if it does that; then load with it for `seconds`, and compute.
+
+        From then on it is measured in processes of the common server, if that can still fork with its module imported.
+        """
+        candidate = candidate.origin
+        servers = self._alone[candidate] = self._own_server(candidate)
+        first = self._ask("first_try", FirstTry, candidate, seconds=seconds)
+        tried = first.tried or self._ask("try", TriedLoader, candidate, seconds=seconds)
+        if servers.can_fork and self._interpreter(candidate) is None:
+            self._common.append(candidate)
+            self._servers.close()
+            self._servers = self._alone.pop(candidate)
+            self._is_common_tried = len(self._common) == 1  # otherwise the next one imports this loader, too
+        return first.prepared, tried
+
+    def check(
+        self, candidate: Candidate, compute_threads: int, trains: bool, again: str = "", counts: Sequence[int] = ()
+    ) -> CheckedEpoch:
+        """Return digests of an epoch of `candidate`, and the loss of a few training steps on it."""
+        arrays_file = str(self._workload.folder / f"check-{next(self._numbers)}")
+        arguments: dict[str, Any] = {"compute_threads": compute_threads, "trains": trains, "arrays_file": arrays_file}
+        if candidate.is_foreign:
+            arguments["again"] = again
+        else:
+            arguments["counts"] = list(counts)
+        return self._ask_ranks("check", CheckedEpoch, candidate, join_checks, **arguments)
+
+    def measure(self, candidate: Candidate, recipe: Recipe) -> AuditedSample:
+        """Return one sample of all metrics that `recipe` names."""
+        join = partial(join_samples, are_together=steps_wait(self._workload.settings))
+        return self._ask_ranks("measure", AuditedSample, candidate, join, recipe=recipe.to_json())
+
+    def tune(self, candidate: Candidate, batches: int, limit_seconds: float | None = None) -> TuningSample:
+        """Return one sample of training on some batches of an epoch.
+
+        Parameters
+        ----------
+        candidate : Candidate
+            The way to load.
+        batches : int
+            Batches; all of the epoch if it has fewer.
+        limit_seconds : float, optional
+            Time after which it is given up.
+        """
+        start_up = min(self._workload.start_up_batches(candidate), max(1, batches - 1))
+        taken = None if batches >= self._workload.epoch_batches(candidate) else batches
+        recipe = Recipe(taken, start_up)
+        return self._ask("tune", TuningSample, candidate, limit_seconds, recipe=recipe.to_json())
+
+    def load(self, candidate: Candidate) -> LoadingSample:
+        """Return one sample of loading alone."""
+        return self._ask_ranks("load", LoadingSample, candidate, join_loads)
+
+    def timeline(self, candidate: Candidate) -> Spans:
+        """Return the spans of waiting, compute and loading in the first batches of an epoch, on the first rank."""
+        return self._ask_ranks("timeline", Spans, candidate, lambda spans: spans[0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in (self._servers, *self._ready, *self._alone.values()):
+            each.close()
+
+    def _ask(
+        self,
+        action: str,
+        kind: type[Result],
+        candidate: Candidate | None = None,
+        limit_seconds: float | None = None,
+        **arguments: Any,
+    ) -> Result:
+        """Return the answer of the first rank alone, which prepares files on the CPUs of all.
+
+        Parameters
+        ----------
+        limit_seconds : float, optional
+            Seconds that the answer may take; by default those for the kind of loader.
+        """
+        rank = self._rank(0)
+        affinity = self._affinity if action in ("write", "first_try") else rank.cpus
+        request = self._request(action, candidate, affinity, rank, arguments)
+        with self._errors_of(candidate):
+            seconds = self._seconds(candidate) if limit_seconds is None else limit_seconds
+            return kind.from_json(self._servers_of(candidate).sample(self._name(action, candidate), request, seconds))
+
+    def _ask_ranks(
+        self,
+        action: str,
+        kind: type[Result],
+        candidate: Candidate,
+        join: Callable[[Sequence[Result]], Result],
+        **arguments: Any,
+    ) -> Result:
+        """Return the answers of all ranks, which do the same at the same time, as one."""
+        if self._ranks == 1:
+            return self._ask(action, kind, candidate, **arguments)
+        meeting = self._workload.folder / f"meeting-{next(self._numbers)}"
+        create_meetings(meeting, self._ranks)
+        ranks = [self._rank(number, str(meeting)) for number in range(self._ranks)]
+        requests = [self._request(action, candidate, each.cpus, each, arguments) for each in ranks]
+        name = self._name(action, candidate)
+        with self._errors_of(candidate):
+            answers = self._servers_of(candidate).sample_all(name, requests, self._seconds(candidate))
+        try:
+            return join([kind.from_json(each) for each in answers])
+        except RanksDifferError as error:
+            raise MeasurementError(f"{name} cannot be measured: {error}", reason=str(error)) from error
+
+    def _request(
+        self,
+        action: str,
+        candidate: Candidate | None,
+        affinity: Sequence[int],
+        rank: Rank,
+        arguments: Mapping[str, Any],
+    ) -> Request:
+        """Return the request to one rank.
+
+        Parameters
+        ----------
+        candidate : Candidate or None
+            The way to load, if there is one.
+        """
+        request: Request = {
+            "action": action,
+            "candidate": to_json(candidate),
+            "arguments": dict(arguments),
+            "state": self._workload.state().to_json(),
+            "affinity": affinity,
+            "rank": rank.to_json(),
+        }
+        if "arrays_file" in arguments:
+            request["arguments"]["arrays_file"] = f"{arguments['arrays_file']}-{rank.number}.npz"
+        if candidate is not None and candidate.is_foreign:
+            request["loader"] = replace(self._workload.user_loader(candidate), rank=rank).to_json()
+        return request
+
+    def _servers_of(self, candidate: Candidate | None) -> ServersAtOnce:
+        """Return the servers that measure `candidate`, which know all loaders that have been tried."""
+        origin = None if candidate is None else candidate.origin
+        if origin in self._alone:
+            return self._alone[origin]
+        if not self._is_common_tried:
+            with _as_input_error():
+                self._renew_common()
+        return self._servers if origin is None else self._alone.get(origin, self._servers)
+
+    def _name(self, action: str, candidate: Candidate | None) -> str:
+        return action if candidate is None else self._workload.name(candidate)
+
+    def _seconds(self, candidate: Candidate | None) -> float:
+        """Return the seconds that an answer may take."""
+        return ANSWER_SECONDS if candidate is None or not candidate.is_foreign else self._user_loader_seconds
+
+    def _rank(self, number: int, meeting: str | None = None) -> Rank:
+        return Rank(number, self._ranks, meeting, cpus_of_rank(self._affinity, number, self._ranks))
+
+    @contextmanager
+    def _errors_of(self, candidate: Candidate | None) -> Iterator[None]:
+        """Raise errors of the input as such; of a user's loader, what is wrong is never the input."""
+        if candidate is None or not candidate.is_foreign:
+            with _as_input_error():
+                yield
+            return
+        try:
+            yield
+        except NoAnswerError as error:
+            raise NoAnswerError(
+                str(error), error.text, reason=f"{error.reason}; a higher --budget allows more time"
+            ) from error
+
+    @property
+    def _user_loader_seconds(self) -> float:
+        """Seconds that an answer of a user's loader may take."""
+        return max(MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS * self._workload.settings.budget_seconds)
+
+    def _own_server(self, candidate: Candidate) -> ServersAtOnce:
+        return ServersAtOnce(lambda rank: self._start_alone(candidate, rank), self._ranks)
+
+    def _interpreter(self, candidate: Candidate) -> str | None:
+        return self._workload.settings.pythons.get(self._workload.name(candidate))
+
+    def _start(self, _: int) -> Server:
+        # A user's module may wait forever when it is imported.
+        timeout = IMPORT_SECONDS + self._user_loader_seconds if self._common else ANSWER_SECONDS
+        return self._start_here(self._common, timeout)
+
+    def _start_here(self, loaders: Sequence[Candidate], timeout: float) -> Server:
+        """Start a server of this Python that imports the modules of `loaders`."""
+        functions = [str(each.kind.function) for each in loaders]
+        request = {**self._workload.as_dict(), "functions": functions, "pillow": pillow_settings()}
+        return self._start_server(sys.executable, "etl.comparison.worker.main:prepare", request, {}, timeout)
+
+    def _start_alone(self, candidate: Candidate, rank: int) -> Server:
+        """Start the server of `rank` for a user's loader that is measured alone."""
+        interpreter = self._interpreter(candidate)
+        if interpreter is None:
+            return self._start_here([candidate], self._user_loader_seconds)
+        # No policy sets its threads: the package for this may be missing there.
+        threads = dict.fromkeys(ONE_THREAD, str(self._workload.cpus))
+        request = {
+            "function": str(candidate.kind.function),
+            "search": own_folders(self._workload.settings.search),
+            "pillow": pillow_settings(),
+            "affinity": self._rank(rank).cpus,
+            "may_fork": False,
+        }
+        prepare = "etl.comparison.worker.user_loader:prepare"
+        return self._start_server(interpreter, prepare, request, threads, self._user_loader_seconds)
+
+    def _start_server(
+        self, interpreter: str, prepare: str, request: Request, environment: Mapping[str, str], timeout: float
+    ) -> Server:
+        """Start a server.
+
+        Parameters
+        ----------
+        prepare : str
+            `module:function` that prepares it.
+        timeout : float
+            Seconds that an answer may take.
+        """
+        return Server(
+            "the comparison",
+            [interpreter, "-c", START, str(Path(etl.__file__).parents[1]), prepare],
+            request,
+            timeout=timeout,
+            hash_seed=draw_hash_seed(),
+            # PYTHONSAFEPATH is for the server's own child processes; Python 3.11 and later obey it.
+            environment={
+                "PYTHONSAFEPATH": "1",
+                **variables_of(self._workload.settings.device_memory),
+                **self._temporary_folder(),
+                **draw_environment(),
+                **environment,
+            },
+        )
+
+    def _temporary_folder(self) -> dict[str, str]:
+        """Return the environment variable for a folder in which killed processes may leave their files.
+
+        It is removed with the folder of the comparison. If sockets in it had too long a path, there is none.
+        """
+        folder = self._workload.folder / "tmp"
+        if len(str(folder)) > MAX_TEMPORARY_PATH:
+            return {}
+        folder.mkdir(exist_ok=True)
+        return {"TMPDIR": str(folder)}
+
+
+def own_folders(search: Iterable[str]) -> list[str]:
+    """Return those folders of `search` that hold no packages of this Python.
+
+    Another Python must not find packages that were built for this one.
+    """
+    return [
+        each
+        for each in search
+        if not PACKAGE_FOLDERS.intersection(Path(each).parts)
+        and not any(Path(each).is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix))
+    ]
+
+
+@contextmanager
+def _as_input_error() -> Iterator[None]:
+    """Turn a `MeasurementError` that the input caused into an `InputError`."""
+    try:
+        yield
+    except MeasurementError as error:
+        if error.is_input:
+            raise InputError(error.reason) from error
+        raise

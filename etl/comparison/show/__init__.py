@@ -1,0 +1,1 @@
+"""Reports in words, tables, pages and traces. No report knows them."""

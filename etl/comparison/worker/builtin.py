@@ -1,0 +1,123 @@
+"""The comparison's own strategies in the process that measures them."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from etl.comparison.request.answers import WrittenStore
+from etl.comparison.request.candidates import Candidate, StoreKind, Threads
+from etl.comparison.run.workload import Workload, source_files
+from etl.comparison.worker.compute import is_on_device, make_compute
+from etl.loading.batch_plan import Loader
+from etl.loading.loader_clocks import WatchedLoader
+from etl.measuring.clock import run_epoch, seconds_of_step
+from etl.measuring.epochs import Compute, Epochs, Loading
+from etl.measuring.meeting import Meeting
+from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.measuring.sample import TIMELINE_BATCHES, WARM_UP_STEPS, Spans, first_copies, loop_spans
+from etl.runtime import ThreadPolicy
+
+# Compute with each number of threads is timed for so long.
+STEPS_SECONDS = 0.1
+
+
+def loading_of(
+    workload: Workload,
+    candidate: Candidate,
+    threads: Threads,
+    watch: Callable[[Loader], Loader] | None = None,
+    meeting: Meeting | None = None,
+) -> Loading:
+    """Return how `candidate` loads."""
+
+    def make() -> Iterable[Any]:
+        return workload.collated(workload.iterator(candidate, threads, watch))
+
+    return Loading(
+        make=make,
+        make_compute=functools.partial(make_compute, workload),
+        files=workload.files(candidate),
+        is_cold=workload.settings.cache == "cold",
+        can_rewind=True,
+        records=len(workload.records),
+        is_ahead=candidate.is_ahead,
+        mapped_nbytes=_mapped_nbytes(workload, candidate),
+        meeting=meeting,
+    )
+
+
+def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
+    """Return the bytes of memory-mapped files that an epoch reads: the system does not count them as reads."""
+    if not candidate.is_presaved:
+        return 0
+    with workload.open(candidate) as store:
+        return store.nbytes // workload.rank.world_size if store.is_mapped else 0
+
+
+def time_threads(counts: Sequence[int], compute: Compute, batch: Any) -> dict[str, float]:
+    """Return the seconds of a step with each number of compute threads, while nothing else runs."""
+    found = {}
+    for each in counts:
+        with ThreadPolicy(each):
+            compute.step(batch)  # untimed: it starts the threads
+            found[str(each)] = seconds_of_step(compute.step, [batch], STEPS_SECONDS)
+    return found
+
+
+def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
+    """Return the spans of waiting, compute and loading in the first batches of an epoch.
+
+    This epoch is no sample, since it takes time to record which thread loads what.
+    """
+    threads = workload.threads(candidate, is_on_device(workload.settings))
+    watched: list[WatchedLoader] = []
+
+    def watch(loader: Loader) -> WatchedLoader:
+        watched.append(WatchedLoader(loader))
+        return watched[-1]
+
+    loading = loading_of(workload, candidate, threads, watch, workload.rank.meet())
+    with ThreadPolicy(threads.compute):
+        [first, *_] = first_copies(loading)
+        compute = loading.make_compute(first)
+        for _ in range(WARM_UP_STEPS):
+            compute.step(first)
+        watched.clear()
+        with Epochs(loading, TIMELINE_BATCHES) as epochs:
+            epochs.prepare()
+            times = run_epoch(epochs, compute.step)
+    started, last = times.started, float(times.done[-1])
+    names: dict[int, int] = {}
+    loads = [
+        (names.setdefault(span.thread, len(names)), span.start - started, min(span.end, last) - started, span.batch)
+        for each in watched
+        for span in each.merged()
+        if span.start < last
+    ]
+    return replace(loop_spans(times, is_ahead=True), loads=loads)
+
+
+def write_store(workload: Workload, store: Mapping[str, Any], jobs: int) -> WrittenStore:
+    """Write a store of the selected records, and return its cost.
+
+    The files of the records are first read into the page cache or, in a cold comparison, dropped from it. Only the
+    writing is timed.
+
+    Parameters
+    ----------
+    store : dict
+        JSON values of its `StoreKind`.
+    """
+    files = source_files(workload.settings.source, workload.records)
+    if workload.settings.cache == "cold":
+        drop_from_page_cache(files)
+    else:
+        read_into_page_cache(files)
+    started = time.perf_counter()
+    with workload.write(StoreKind.from_json(store), jobs) as written:
+        seconds = time.perf_counter() - started
+        return WrittenStore(seconds, written.nbytes, len(written))

@@ -1,0 +1,188 @@
+"""The profile of the raw pipeline, from which the time of every strategy is predicted."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from etl.comparison.judge.report import SplitProfile, StageProfile
+from etl.comparison.request.answers import Profile
+from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.settings import default_model
+from etl.comparison.run.workload import Workload, source_files
+from etl.comparison.worker.compute import is_on_device, make_compute
+from etl.loading.loader_clocks import RecordRun, StageClock
+from etl.measuring.arrays import copy_of
+from etl.measuring.clock import seconds_of_step
+from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.runtime import ThreadPolicy
+from etl.stages.fields import flatten
+
+# Measurements take turns, so that a slow second of the machine affects all of them. Together they take at most this
+# share of the time budget, and each turn at most this long.
+TURNS = 3
+TURNS_SHARE, MAX_TURN_SECONDS = 1 / 10, 0.4
+PROFILED_RECORDS, SIZED_RECORDS = 512, 8
+COPIED_NBYTES = 64 << 20
+
+
+def profile_raw_pipeline(workload: Workload) -> Profile:
+    """Measure each stage, compute alone, and loading and compute at the same time for each CPU split."""
+    # So few records that their files are read repeatedly, like files that stay in memory between epochs.
+    workload.select(min(PROFILED_RECORDS, len(workload.source)))
+    files = source_files(workload.settings.source, workload.records)
+    prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
+    prepare(files)
+    with workload.raw() as raw:
+        first = copy_of(next(iter(raw)))
+        batch = workload.collate(first)
+        compute = make_compute(workload, batch)
+        on_device = is_on_device(workload.settings)
+        usual = [
+            split for each in ("async-raw", "process-raw") for split in workload.splits(Candidate(each), on_device)
+        ]
+        configured = [
+            split for each in workload.candidates() if each.settings for split in workload.splits(each, on_device)
+        ]
+        splits = [_SplitTimes(each) for each in dict.fromkeys((*usual, *(each for each in configured if each.loading)))]
+        counts = [workload.cpus, *(each.compute for each in (*usual, *configured))]
+        alone: dict[int, list[float]] = {threads: [] for threads in dict.fromkeys(counts)}
+        shares = TURNS * (1 + len(alone) + 2 * len(splits))
+        seconds = min(MAX_TURN_SECONDS, workload.settings.budget_seconds * TURNS_SHARE / shares)
+        records = RecordRun(workload, raw.loader)
+        clock = StageClock(workload.stages)
+        for threads in alone:  # untimed: the first step with more threads starts them
+            with ThreadPolicy(threads):
+                compute.step(batch)
+        records.load_for(seconds / 2, StageClock(workload.stages))
+        for _ in range(TURNS):
+            prepare(files)
+            records.load_for(seconds, clock)
+            for threads, steps in alone.items():
+                with ThreadPolicy(threads):
+                    steps.append(seconds_of_step(compute.step, [batch], seconds))
+            for split in splits:
+                rate = _rate(records, split.threads.loading, seconds)
+                with ThreadPolicy(split.threads.compute):
+                    beside, step = _rate_during(
+                        records, split.threads.loading, lambda: seconds_of_step(compute.step, [batch], seconds)
+                    )
+                split.rates.append(rate)
+                split.loading_slower.append(rate / beside)
+                split.compute_slower.append(step / alone[split.threads.compute][-1])
+    return Profile(
+        stages=[
+            StageProfile(name, seconds, nbytes)
+            for (name, seconds), nbytes in zip(clock.seconds_per_record(), _stage_nbytes(workload), strict=True)
+        ],
+        compute_seconds={str(threads): statistics.median(seconds) for threads, seconds in alone.items()},
+        splits=[each.profile() for each in splits],
+        copy_bytes_per_second=_copy_rate(int(_row_nbytes(first))),
+        device=compute.device,
+        model=default_model(_first_features(first).shape[1:]),
+    )
+
+
+@dataclass
+class _SplitTimes:
+    """Measurements of one CPU split, one value per turn.
+
+    Attributes
+    ----------
+    threads : Threads
+        The split.
+    rates : list of float
+        Records per second that its threads load.
+    loading_slower, compute_slower : list of float
+        Slowdown factors of loading and of compute if both run at the same time.
+    """
+
+    threads: Threads
+    rates: list[float] = field(default_factory=list)
+    loading_slower: list[float] = field(default_factory=list)
+    compute_slower: list[float] = field(default_factory=list)
+
+    def profile(self) -> SplitProfile:
+        """Return the medians of all turns."""
+        return SplitProfile(
+            compute_threads=self.threads.compute,
+            loading_threads=self.threads.loading,
+            records_per_second=statistics.median(self.rates),
+            compute_slowdown=max(1.0, statistics.median(self.compute_slower)),
+            loading_slowdown=max(1.0, statistics.median(self.loading_slower)),
+        )
+
+
+def _rate(records: RecordRun, threads: int, seconds: float) -> float:
+    """Return the records per second that `threads` threads load."""
+    return _rate_during(records, threads, lambda: time.sleep(seconds))[0]
+
+
+def _rate_during(records: RecordRun, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the records per second that `threads` threads load while `work` runs, and the result of `work`.
+
+    If the source is not thread-safe, only the calling thread loads.
+    """
+    if records.has_one_reader:
+        clock, started = StageClock(records.stages), time.perf_counter()
+        with ThreadPoolExecutor(1) as other:
+            working = other.submit(work)
+            working.add_done_callback(lambda _: clock.stop())
+            records.load(clock)
+        return clock.records / (time.perf_counter() - started), working.result()
+    clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
+    started = time.perf_counter()
+    with ThreadPoolExecutor(len(clocks)) as workers:
+        loading = [workers.submit(records.load, clock) for clock in clocks]
+        try:
+            result = work()
+        finally:
+            for clock in clocks:
+                clock.until = 0.0
+    for each in loading:
+        each.result()  # raises the exception of loading, if any
+    return sum(clock.records for clock in clocks) / (time.perf_counter() - started), result
+
+
+def _stage_nbytes(workload: Workload) -> list[float]:
+    """Return the mean bytes of a record's features after each stage."""
+    chosen = [workload.records[index] for index in range(min(SIZED_RECORDS, len(workload.records)))]
+    means = []
+    for stage in workload.stages:
+        until, _ = workload.pipeline.split(stage)
+        done = [until(record) for record in chosen]
+        sizes = [
+            sum(np.asarray(value).nbytes for name, value in flatten(record).items() if name.startswith("features"))
+            for record in done
+        ]
+        means.append(float(np.mean(sizes)))
+    return means
+
+
+def _copy_rate(row_nbytes: int) -> float:
+    """Return the bytes per second at which one thread copies random rows of `row_nbytes`, which no CPU cache holds."""
+    rows = max(2, COPIED_NBYTES // max(1, row_nbytes))
+    source = np.ones((rows, max(1, row_nbytes)), np.uint8)
+    target = np.ones_like(source)
+    order = np.random.default_rng(0).permutation(rows)
+    best = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        np.take(source, order, axis=0, out=target, mode="clip")
+        best = min(best, time.perf_counter() - started)
+    return source.nbytes / best
+
+
+def _first_features(batch: Any) -> np.ndarray:
+    first: np.ndarray = batch.features[0] if isinstance(batch.features, tuple) else batch.features
+    return first
+
+
+def _row_nbytes(batch: Any) -> float:
+    return float(batch.nbytes / len(batch))

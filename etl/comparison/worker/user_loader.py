@@ -1,0 +1,359 @@
+"""User loaders in the process that measures them, in the environment of the comparison or in another one.
+
+Besides what the loader itself imports, numpy, psutil and xxhash are enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from etl.comparison.request.answers import AuditedSample, FirstTry, TriedLoader, WrittenStore
+from etl.comparison.worker.untimed import check_epoch, take_tuning_sample, try_loader
+from etl.functions import find_function, search_folders
+from etl.images.settings import take_over
+from etl.measuring.epochs import Compute, Loading
+from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.measuring.places import describe_error
+from etl.measuring.process_tree import command_of, started_processes
+from etl.measuring.ranks import Rank
+from etl.measuring.sample import Recipe, Sample, take_sample
+from etl.measuring.server import Answer, OpenSession, Request, one_answer
+from etl.measuring.values import JsonValues
+from etl.runtime.gc_policy import GcPolicy
+from etl.runtime.heap_policy import HeapPolicy
+from etl.strategies.settings import declared_settings, present_settings
+from etl.strategies.task import Task
+from etl.strategies.user_loader import find_prepare, open_loader
+from etl.training.compute import Simulated, UserStep, seed_everything
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Time that the processes of a loader have to end after the loader was closed.
+ENDING_SECONDS = 3.0
+STRATEGIES_OPTION = "--strategies"
+# Characters of a printed line that the report quotes.
+MAX_PRINTED = 80
+
+
+class LoaderError(ValueError):
+    """A user's loader raised an exception. The message is a line that names it, and its place."""
+
+
+class PrintedLines:
+    """A context manager that counts the lines that this process and its children print to standard output.
+
+    Attributes
+    ----------
+    count : int
+        Lines that are not empty, once the context has ended.
+    first : str
+        The first of them, shortened.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = ""
+
+    def __enter__(self) -> Self:
+        self._file = tempfile.TemporaryFile()
+        sys.stdout.flush()
+        self._usual = os.dup(1)
+        os.dup2(self._file.fileno(), 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout.flush()
+        os.dup2(self._usual, 1)
+        os.close(self._usual)
+        with self._file:
+            self._file.seek(0)
+            for line in filter(bytes.strip, self._file):
+                self.count += 1
+                self.first = self.first or line.decode(errors="replace").strip()[:MAX_PRINTED]
+
+
+@dataclass(frozen=True)
+class UserLoader(JsonValues):
+    """A user's loader, and the work that it is measured with.
+
+    Attributes
+    ----------
+    function : str
+        The loader, as `find_function` takes it.
+    path : str or None
+        Folder or file of the records; None if they are not files.
+    files : list of str
+        Files that an epoch reads, besides those that `prepare` writes.
+    folder : str
+        Folder of the loader.
+    batch_size, records, cpus, seed : int
+        As `Task` has them.
+    dtype : str
+        As `Task` has it.
+    batches : int or None
+        Batches of an epoch that are measured; None for all.
+    rank : Rank
+        The rank that it loads for.
+    step : str or None
+        Factory of the training step, as `find_function` takes it.
+    simulated_seconds : float or None
+        Seconds of simulated compute for each batch.
+    waits_for_steps : bool
+        Wait for the device after every step.
+    cache : {"warm", "cold"}
+        State of the page cache before each epoch.
+    heap, gc : str
+        Runtime policies of the process.
+    budget_seconds : float
+        Approximate time of the whole comparison.
+    settings : dict of str to str, int, float, bool or None
+        Chosen values of its settings.
+    """
+
+    function: str
+    path: str | None
+    files: list[str]
+    folder: str
+    batch_size: int
+    records: int | None
+    cpus: int
+    seed: int
+    dtype: str
+    batches: int | None
+    rank: Rank
+    step: str | None
+    simulated_seconds: float | None
+    waits_for_steps: bool
+    cache: str
+    heap: str
+    gc: str
+    budget_seconds: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def task_of(
+    loader: UserLoader, source: Callable[[], Any] | None = None, pipeline: Callable[[], Any] | None = None
+) -> Task:
+    """Return the task of `loader`."""
+
+    def path() -> str:
+        if loader.path is None:
+            raise ValueError("there is no path: the source is no file or folder; ask for `source`")
+        return loader.path
+
+    return Task(
+        batch_size=loader.batch_size,
+        dtype=loader.dtype,
+        seed=loader.seed,
+        epoch=0,
+        records=loader.records or 0,
+        cpus=loader.cpus,
+        workers=loader.cpus,
+        folder=loader.folder,
+        rank=loader.rank.number,
+        world_size=loader.rank.world_size,
+        settings=loader.settings,
+        open_path=path,
+        open_source=source or functools.partial(_missing, "source"),
+        open_pipeline=pipeline or functools.partial(_missing, "pipeline"),
+    )
+
+
+def _missing(name: str) -> Any:
+    raise ValueError(
+        f"`{name}` needs the packages of etl, which another Python does not have; ask for `path`, or leave out --python"
+    )
+
+
+@contextmanager
+def loader_errors() -> Iterator[None]:
+    """Turn whatever a user's loader raises into a `LoaderError`."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise LoaderError(describe_error(error)) from error
+
+
+@loader_errors()
+def answer(
+    loader: UserLoader,
+    task: Task,
+    make_compute: Callable[[Any], Compute] | None,
+    action: str,
+    arguments: Mapping[str, Any],
+) -> JsonValues:
+    """Do one of "first_try", "try", "check", "tune" and "measure" with `loader`, in this process.
+
+    "first_try" prepares the loader's files. A loader that has nothing to prepare is tried at once.
+
+    Parameters
+    ----------
+    make_compute : callable or None
+        Returns the comparison's own compute for batches like one; None where that cannot run.
+    """
+    function = find_function(loader.function, STRATEGIES_OPTION)
+    declared_settings(function)  # an error says what is wrong with them
+    asked: set[str] = set()
+    task = replace(
+        task,
+        open_path=functools.partial(_note, asked, "path", task),
+        open_source=functools.partial(_note, asked, "source", task),
+    )
+    seed_everything(loader.seed)
+    prepare = find_prepare(function)
+    meeting = loader.rank.meet()
+    if action == "first_try" and prepare is not None:
+        try:
+            # Settings vary how files are read, not what they hold: they are prepared once for all.
+            prepared = _run(prepare, loader, replace(task, settings={}))
+            return FirstTry(replace(prepared, asked_for=sorted(asked)), None)
+        finally:
+            end_processes()
+    if loader.rank.cpus:
+        os.sched_setaffinity(0, loader.rank.cpus)  # files are prepared on the CPUs of all ranks
+    loading = Loading(
+        make=functools.partial(open_loader, function, task),
+        make_compute=functools.partial(_make_compute, loader, task, make_compute),
+        files=[*map(Path, loader.files), *files_below(Path(loader.folder))],
+        is_cold=loader.cache == "cold",
+        records=None if loader.batches is not None else loader.records,
+        is_ahead=True,
+        meeting=meeting,
+    )
+    try:
+        if action in ("first_try", "try"):
+            step_records = loader.batch_size * loader.rank.world_size
+            tried = try_loader(loading, loader.batches, step_records, arguments["seconds"])
+            tried = with_declared(replace(tried, asked_for=sorted(asked)), function, task)
+            return tried if action == "try" else FirstTry(None, tried)
+        if action == "check":
+            with PrintedLines() as printed:
+                checked = check_epoch(loading, loader.batches, **arguments)
+                left = end_processes()
+            return replace(checked, left_behind=left, printed_lines=printed.count, first_printed=printed.first)
+        recipe = Recipe.from_json(arguments["recipe"])
+        return take_tuning_sample(loading, recipe) if action == "tune" else take_sample(loading, recipe)
+    finally:
+        end_processes()
+
+
+def audited(answered: JsonValues, policies: Sequence[Any]) -> JsonValues:
+    """Return `answered`, if it is a sample with an audit of the runtime policies that are in force.
+
+    An audit takes a tenth of a second, so the samples of the first round have one: those that also load alone.
+    """
+    if not isinstance(answered, Sample):
+        return answered
+    audits = [] if answered.etl_alone is None else [each.audit() for each in policies]
+    return AuditedSample(**vars(answered), runtime=audits)
+
+
+def with_declared(tried: TriedLoader, function: Callable[..., Any], task: Task) -> TriedLoader:
+    """Return `tried` with the settings that `function` declares beside those of its DataLoader, which they replace.
+
+    A function that declares "workers" passes them on, so `num_workers` of its DataLoader is not varied as well.
+    """
+    declared = declared_settings(function)
+    replaced = {*declared, "num_workers"} if "workers" in declared else {*declared}
+    settings = {name: list(values) for name, values in declared.items()}
+    settings.update((name, values) for name, values in tried.settings.items() if name not in replaced)
+    given = {**tried.given, **present_settings(function, task)}
+    return replace(tried, settings=settings, given={name: given[name] for name in settings if name in given})
+
+
+def _note(asked: set[str], name: str, task: Task) -> Any:
+    """Note that a loader asks for an attribute of `task`, and return it."""
+    asked.add(name)
+    return getattr(task, name)
+
+
+def _run(prepare: Callable[[Task], Any], loader: UserLoader, task: Task) -> WrittenStore:
+    """Run the loader's `prepare`, and return its cost."""
+    files = [Path(each) for each in loader.files]
+    if loader.cache == "cold":
+        drop_from_page_cache(files)
+    else:
+        read_into_page_cache(files)
+    started = time.perf_counter()
+    prepare(task)
+    seconds = time.perf_counter() - started
+    return WrittenStore(seconds, disk_nbytes(Path(loader.folder)), task.records)
+
+
+def _make_compute(loader: UserLoader, task: Task, make_compute: Callable[[Any], Compute] | None, batch: Any) -> Compute:
+    if loader.simulated_seconds is not None:
+        return Simulated(loader.simulated_seconds, loader.waits_for_steps, loader.rank.meet_devices())
+    if loader.step is not None:
+        return UserStep(find_function(loader.step, "--step"), task, loader.waits_for_steps, loader.rank)
+    if make_compute is None:
+        raise ValueError(
+            "another Python cannot run the comparison's own model; give --step module:function, which runs there, or "
+            "--compute simulated:20ms"
+        )
+    return make_compute(batch)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in `folder` and below it, sorted."""
+    return sorted(each for each in folder.rglob("*") if each.is_file())
+
+
+def disk_nbytes(folder: Path) -> int:
+    """Return the bytes of the files in `folder` and below it."""
+    return sum(each.stat().st_size for each in files_below(folder))
+
+
+def end_processes() -> list[str]:
+    """End the processes that this process has started, after a moment to end themselves; return their command lines.
+
+    The helpers of `multiprocessing` are left out: they end with this process.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises an error for a worker that is killed
+    _, left = psutil.wait_procs(started_processes(), timeout=ENDING_SECONDS)
+    names = [command_of(each) for each in left]
+    for each in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(left, timeout=ENDING_SECONDS)
+    return names
+
+
+def prepare(request: Request) -> tuple[Answer, OpenSession]:
+    """Prepare to measure a loader in the environment of another library: import its module.
+
+    No process is forked for a measurement. It would lack the threads that libraries start when they are imported, and
+    skip exit handlers, in which some libraries remove their shared memory.
+    """
+    search_folders(request["search"])
+    take_over(request["pillow"])
+    # Before the import, since some libraries then start as many threads as they may use CPUs.
+    os.sched_setaffinity(0, request["affinity"])
+    with loader_errors():
+        find_function(request["function"], STRATEGIES_OPTION)
+
+    def respond(asked: Request) -> Answer:
+        os.sched_setaffinity(0, asked["affinity"])
+        loader, arguments = UserLoader.from_json(asked["loader"]), asked["arguments"]
+        compute_threads = arguments.pop("compute_threads", loader.settings.get("compute_threads"))
+        torch = sys.modules.get("torch")
+        if compute_threads is not None and torch is not None:
+            torch.set_num_threads(compute_threads)
+        with ExitStack() as in_force:
+            policies = [in_force.enter_context(each) for each in (HeapPolicy(loader.heap), GcPolicy(loader.gc))]
+            return audited(answer(loader, task_of(loader), None, asked["action"], arguments), policies).to_json()
+
+    return {}, one_answer(respond)
