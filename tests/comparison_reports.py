@@ -18,15 +18,14 @@ from etl.comparison.judge.report import (
     RoundFigures,
     Scenario,
     ScenarioResult,
-    SplitProfile,
     SplitTrial,
-    StageProfile,
     StageResult,
     StallTails,
     StrategyResult,
     Timeline,
 )
 from etl.comparison.judge.sameness import Sameness
+from etl.comparison.request.answers import SplitProfile, StageProfile
 from etl.measuring.statistics import Interval
 
 HOSTILE = "<script>document.title = 'taken'</script>\" onload='x' & \udcff"

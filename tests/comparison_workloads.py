@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.comparison.judge.report import SplitProfile, StageProfile
-from etl.comparison.request.answers import AuditedSample, Profile
+from etl.comparison.request.answers import AuditedSample, Profile, SplitProfile, StageProfile
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.workload import Workload
 from etl.measuring.clock import EpochMetrics, Split

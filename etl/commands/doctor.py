@@ -151,7 +151,8 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
         step, device = _open_step(workload)
     else:
         device = str(backend.device)
-    with workload.iterator(candidate, workload.threads(candidate, is_on_device=device != "cpu")) as iterator:
+    workload.is_on_device = device != "cpu"
+    with workload.iterator(candidate, workload.threads(candidate)) as iterator:
         options = {"batches": arguments.batches, "try_remedies": arguments.try_remedies, "progress": show_progress}
         setup: Setup
         if backend is None:
@@ -197,11 +198,13 @@ def _open_step(workload: Any) -> tuple[Callable[[Any], None], str]:
     ValueError
         If there is no such function. If it or its step raises an error, the message quotes that.
     """
-    from etl.comparison.worker.compute import make_compute
+    from etl.functions import find_function
+    from etl.training.compute import UserStep
 
     name = f"--step {workload.settings.step}"
     try:
-        compute = make_compute(workload, None)
+        make_step = find_function(workload.settings.step, "--step")
+        compute = UserStep(make_step, workload.task(), workload.settings.waits_for_steps, workload.rank)
     except ValueError:
         raise
     except Exception as error:  # the user's code may raise anything

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.comparison.run.workload import Workload, source_files
+from etl.comparison.request.work import Work, source_files
 from etl.iterators import RawIterator
 from etl.loading.loader_clocks import RecordRun, StageClock
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
@@ -74,8 +74,8 @@ class StageTimes:
         return asdict(self)
 
 
-def time_stages(workload: Workload, backend: Backend | None) -> StageTimes:
-    """Time the stages of `workload` for a second with warm and a second with cold files.
+def time_stages(work: Work, backend: Backend | None) -> StageTimes:
+    """Time the stages of `work` for a second with warm and a second with cold files.
 
     Errors of loading are raised unchanged.
 
@@ -84,22 +84,22 @@ def time_stages(workload: Workload, backend: Backend | None) -> StageTimes:
     backend : Backend or None
         The device that batches are copied to; None if a user's training step copies them itself.
     """
-    files = source_files(workload.settings.source, workload.records)
+    files = source_files(work.settings.source, work.records)
     nbytes = sum(each.stat().st_size for each in files)
-    with workload.raw() as raw:
-        records = RecordRun(workload, raw.loader)
+    with work.raw() as raw:
+        records = _record_run(work, raw)
         memory = _rate(files, nbytes)
-        warm = _stage_seconds(workload, records)
+        warm = _stage_seconds(work, records)
         disk: float | None = None
         cold: list[tuple[str, float]] | None = None
         failed = None
         try:
             if not files:
-                raise OSError(f"the files of {workload.settings.source} are unknown")
+                raise OSError(f"the files of {work.settings.source} are unknown")
             drop_from_page_cache(files)
             disk = _rate(files, nbytes)
             drop_from_page_cache(files)
-            cold = _cold_seconds(workload, raw)
+            cold = _cold_seconds(work, raw)
         except (PermissionError, OSError) as error:
             failed = str(error)
         read_into_page_cache(files)
@@ -114,19 +114,23 @@ def time_stages(workload: Workload, backend: Backend | None) -> StageTimes:
     return StageTimes(stages, disk, memory, nbytes, failed)
 
 
-def _stage_seconds(workload: Workload, records: RecordRun) -> list[tuple[str, float]]:
-    records.load_for(SECONDS / 4, StageClock(workload.stages))
-    clock = StageClock(workload.stages)
+def _record_run(work: Work, raw: RawIterator) -> RecordRun:
+    return RecordRun(raw.loader, len(work.records), work.settings.batch_size, work.settings.seed)
+
+
+def _stage_seconds(work: Work, records: RecordRun) -> list[tuple[str, float]]:
+    records.load_for(SECONDS / 4, StageClock(work.stages))
+    clock = StageClock(work.stages)
     records.load_for(SECONDS, clock)
     return clock.seconds_per_record()
 
 
-def _cold_seconds(workload: Workload, raw: RawIterator) -> list[tuple[str, float]]:
+def _cold_seconds(work: Work, raw: RawIterator) -> list[tuple[str, float]]:
     """Return the seconds of each stage. No record is loaded twice: the second time, its file would be in memory."""
-    clock = StageClock(workload.stages)
-    run = RecordRun(workload, raw.loader)
+    clock = StageClock(work.stages)
+    run = _record_run(work, raw)
     clock.until = time.perf_counter() + SECONDS
-    run.load(clock, most=len(workload.records))
+    run.load(clock, most=len(work.records))
     return clock.seconds_per_record()
 
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from etl.comparison.run.workload import Workload
 from etl.loading.batch_plan import NONE_FINISHED, BatchSpec, Finished, Loader
 from etl.sources.record import RecordError
 from etl.stages.cursor import COLLATING, IDLE, READING, Cursor, ThreadCursor
@@ -96,12 +95,10 @@ class StageClock:
 class RecordRun:
     """A loop that loads batches of records in random order, as the threads of an iterator do, for as long as needed."""
 
-    def __init__(self, workload: Workload, loader: Loader) -> None:
-        self.stages = workload.stages
-        self.has_one_reader = not workload.is_thread_safe
+    def __init__(self, loader: Loader, records: int, batch_size: int, seed: int) -> None:
         self._loader = loader
-        self._order = np.random.default_rng(workload.settings.seed).permutation(len(workload.records))
-        self._batch = min(workload.settings.batch_size, len(workload.records))
+        self._order = np.random.default_rng(seed).permutation(records)
+        self._batch = min(batch_size, records)
         self._next = 0
 
     def load_for(self, seconds: float, clock: StageClock) -> None:

@@ -61,8 +61,8 @@ def from_json(kind: Any, value: Any) -> Any:
     if origin is tuple:
         each_kind = arguments[:1] * len(value) if arguments[-1] is ... else arguments
         return tuple(from_json(one, each) for one, each in zip(each_kind, value, strict=True))
-    if origin is not None and issubclass(origin, Mapping):
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         return {name: from_json(arguments[1], each) for name, each in value.items()}
-    if origin is not None and issubclass(origin, Sequence):
+    if isinstance(origin, type) and issubclass(origin, Sequence):
         return [from_json(arguments[0], each) for each in value]
     return value

@@ -17,6 +17,18 @@ from etl.measuring.device import OneInFlight, SimulatedDevice
 from etl.measuring.ranks import Rank, join_group
 from etl.strategies.task import Task
 
+TRAINING = "training"
+INFERENCE = "inference"
+
+
+def default_model(input_shape: tuple[int, ...]) -> str:
+    """Return the name of the built-in model for records of this shape."""
+    if len(input_shape) == 1:
+        return "mlp"
+    if len(input_shape) == 2:
+        return "lstm"
+    return "residual" if min(input_shape[-2:]) >= 32 else "lenet"
+
 
 class Simulated(SimulatedDevice):
     """A simulated device, on which every batch takes the same time and no CPU."""

@@ -1,4 +1,4 @@
-"""Compute with a model of the comparison: training or inference. Imports torch."""
+"""Compute with a model, in training or inference, of which equal work is equal bit for bit. Imports torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,9 +17,6 @@ import xxhash
 from torch.utils._pytree import tree_flatten
 
 from etl import models
-from etl.comparison.request.records import UserLoaderSource
-from etl.comparison.request.settings import INFERENCE, TRAINING, Settings, default_model
-from etl.comparison.run.workload import Workload
 from etl.functions import find_function
 from etl.loading.batch import Batch, as_batch
 from etl.measuring.clock import Step
@@ -28,6 +26,7 @@ from etl.measuring.values import JsonValues
 from etl.training.backends import Backend, choose_device
 from etl.training.backends import backend as find_backend
 from etl.training.backends.tensors import as_array, as_tensor, map_batch
+from etl.training.compute import INFERENCE, TRAINING, default_model
 from etl.training.step import IGNORED, ForwardPass, Loss, TrainingStep, default_loss
 from etl.training.synchronisation import GradientAveraging
 
@@ -39,6 +38,65 @@ MAX_SPARSE_CLASS = 1000
 # A model with more outputs would take more memory and time than any loader.
 MAX_CLASSES = 2**16
 OTHER_COMPUTE = "give a training step of your own with --step, or --compute inference or --compute simulated:20ms"
+
+
+class ModelSettings(Protocol):
+    """Settings that choose a model, and what it does."""
+
+    @property
+    def title(self) -> str:
+        """Name of the source in messages."""
+
+    @property
+    def compute(self) -> str:
+        """Either "training" or "inference"."""
+
+    @property
+    def model(self) -> str | None:
+        """Built-in model or "package.module:function"; None for the default one."""
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the weights."""
+
+    @property
+    def backend(self) -> str:
+        """Device of compute."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the initial weights."""
+
+    @property
+    def waits_for_steps(self) -> bool:
+        """True if every step is waited for."""
+
+
+class ModelWork(Protocol):
+    """Work of a model: its settings, and the records that it computes on.
+
+    Attributes
+    ----------
+    source, records : sequence of records
+        The source, and those of its records that are selected.
+    rank : Rank
+        The rank that computes.
+    folder : Path
+        Folder for what all processes of this work know.
+    """
+
+    source: Any
+    records: Any
+    rank: Rank
+    folder: Path
+
+    @property
+    def settings(self) -> ModelSettings:
+        """The settings."""
+
+    @property
+    def step_records(self) -> int:
+        """Records that all ranks together take in a step."""
 
 
 @dataclass(frozen=True)
@@ -199,30 +257,30 @@ def _do_nothing(batch: Batch) -> None:
     pass
 
 
-def make_model_compute(workload: Workload, batch: Any) -> ModelCompute:
-    """Return the compute with the model of `workload`, for batches like `batch`.
+def make_model_compute(work: ModelWork, batch: Any) -> ModelCompute:
+    """Return the compute with the model of `work`, for batches like `batch`.
 
     Raises
     ------
     ValueError
         If there are no labels to train on, or the model cannot be made.
     """
-    settings = workload.settings
+    settings = work.settings
     arrays = _as_arrays(batch)
-    model, backend = model_for(workload, arrays), _backend_of(settings, workload.rank)
-    if workload.rank.is_together and backend.device.type == "cuda":
+    model, backend = model_for(work, arrays), _backend_of(settings, work.rank)
+    if work.rank.is_together and backend.device.type == "cuda":
         torch.cuda.set_device(backend.device)  # where events are recorded, and what NCCL uses
     # Dropout draws equal masks for all strategies, whatever their loaders have drawn, and other ones on each rank.
-    torch.manual_seed(settings.seed + workload.rank.number)
+    torch.manual_seed(settings.seed + work.rank.number)
     if settings.compute == INFERENCE:
         return Inference(model, backend, settings.dtype, settings.waits_for_steps)
     labels = arrays.labels[0] if isinstance(arrays.labels, tuple) else arrays.labels
-    if workload.rank.is_together:
-        join_group(workload.rank)
-    together, values = workload.rank.is_together, classes_of(workload, labels).values
+    if work.rank.is_together:
+        join_group(work.rank)
+    together, values = work.rank.is_together, classes_of(work, labels).values
     training = Training(model, backend, settings.dtype, labels, settings.waits_for_steps, together, values)
-    last = len(workload.records) % workload.step_records
-    if 0 < last < 2 * workload.rank.world_size:  # the last batch of an epoch has one record on some rank
+    last = len(work.records) % work.step_records
+    if 0 < last < 2 * work.rank.world_size:  # the last batch of an epoch has one record on some rank
         _check_one_record(model, backend.put(map_batch(arrays, lambda array: array[:1])))
     return training
 
@@ -235,7 +293,7 @@ def _check_one_record(model: torch.nn.Module, batch: Batch) -> None:
     model.load_state_dict(state)
 
 
-def _backend_of(settings: Settings, rank: Rank) -> Backend:
+def _backend_of(settings: ModelSettings, rank: Rank) -> Backend:
     """Return the device of `rank`: each rank of several has its own."""
     if rank.world_size == 1 or choose_device(settings.backend)[0] == "cpu":
         return find_backend(settings.backend)
@@ -253,15 +311,15 @@ def _as_arrays(batch: Any) -> Batch:
     return map_batch(as_batch(batch), lambda array: as_array(as_tensor(array).cpu()))
 
 
-def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
-    """Return the model of `workload`, for batches like `batch`.
+def model_for(work: ModelWork, batch: Batch) -> torch.nn.Module:
+    """Return the model of `work`, for batches like `batch`.
 
     Raises
     ------
     ValueError
         If there are no labels to train on, or the model cannot be made.
     """
-    settings = workload.settings
+    settings = work.settings
     labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
     if labels is None and settings.compute == TRAINING:
         raise ValueError(
@@ -269,10 +327,10 @@ def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
             "--compute inference or --compute simulated:20ms"
         )
     features = batch.features[0] if isinstance(batch.features, tuple) else batch.features
-    return make_model(settings, features.shape[1:], classes_of(workload, labels).count)
+    return make_model(settings, features.shape[1:], classes_of(work, labels).count)
 
 
-def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
+def make_model(settings: ModelSettings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
     """Return the model that `settings` names, with the initial weights of its seed.
 
     The name is that of a built-in model, or "package.module:function". Such a function is called with `input_shape` and
@@ -304,14 +362,14 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
     return model
 
 
-def loss_for(workload: Workload, batch: Batch) -> Loss:
-    """Return the loss of `workload` for batches like `batch`; raise `ValueError` as `model_for` and `default_loss`."""
+def loss_for(work: ModelWork, batch: Batch) -> Loss:
+    """Return the loss of `work` for batches like `batch`; raise `ValueError` as `model_for` and `default_loss`."""
     labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
-    return default_loss(as_tensor(labels), classes_of(workload, labels).values)
+    return default_loss(as_tensor(labels), classes_of(work, labels).values)
 
 
-def classes_of(workload: Workload, labels: np.ndarray | None) -> Classes:
-    """Return the classes of the source of `workload`; for labels that are targets, as many as these.
+def classes_of(work: ModelWork, labels: np.ndarray | None) -> Classes:
+    """Return the classes of the source of `work`; for labels that are targets, as many as these.
 
     Labels are class numbers if they are from 0 to less than `MAX_SPARSE_CLASS`, or than twice the number of different
     ones. Otherwise the different labels, in ascending order, are the classes.
@@ -330,36 +388,36 @@ def classes_of(workload: Workload, labels: np.ndarray | None) -> Classes:
         return Classes(1)
     if labels.dtype.kind not in "biu":
         return Classes(int(np.prod(labels.shape[1:])) if labels.ndim > 1 else 1)
-    records = workload.source
+    records = work.source
     classes = getattr(records, "classes", None)
     if classes is not None:
         return Classes(len(classes))
-    if isinstance(records, UserLoaderSource):
+    if not getattr(records, "is_readable", True):
         raise ValueError(
-            f"the number of classes of {workload.settings.title} is unknown, since only the loader can read it; "
+            f"the number of classes of {work.settings.title} is unknown, since only the loader can read it; "
             f"{OTHER_COMPUTE}"
         )
     # The labels are found by a pass over the whole source. The first process does this for all others.
-    known = workload.folder / CLASSES_FILE
+    known = work.folder / CLASSES_FILE
     if not known.exists():
-        known.write_text(json.dumps(_find_classes(workload).to_json()))
+        known.write_text(json.dumps(_find_classes(work).to_json()))
     return Classes.from_json(json.loads(known.read_text()))
 
 
-def _find_classes(workload: Workload) -> Classes:
-    records, seen = workload.source, set[int]()
+def _find_classes(work: ModelWork) -> Classes:
+    records, seen = work.source, set[int]()
     for index in range(len(records)):
         label = records[index]["label"]
         array = np.asarray(label[0] if isinstance(label, tuple) else label)
         if array.dtype.kind not in "biu":
             raise ValueError(
-                f"field 'label' of record {index} of {workload.settings.title} has dtype {array.dtype}, and other "
+                f"field 'label' of record {index} of {work.settings.title} has dtype {array.dtype}, and other "
                 f"labels are integers; {OTHER_COMPUTE}"
             )
         seen.update(map(int, array.ravel().tolist()))
         if len(seen) > MAX_CLASSES:
             raise ValueError(
-                f"field 'label' of {workload.settings.title}, of dtype {array.dtype}, holds more than {MAX_CLASSES:,} "
+                f"field 'label' of {work.settings.title}, of dtype {array.dtype}, holds more than {MAX_CLASSES:,} "
                 f"different numbers, too many classes for a model; {OTHER_COMPUTE}"
             )
     values = sorted(seen - {IGNORED})

@@ -295,9 +295,8 @@ def test_an_installed_package_holds_the_template_its_style_and_the_schema() -> N
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["etl"]
     files = [path for path in (ROOT / "etl/comparison").rglob("*") if path.is_file()]
     beside_code = {str(each.relative_to(ROOT / "etl")) for each in files if each.suffix not in {".py", ".pyc"}}
-    pages = {
-        f"comparison/{name}" for name in ("document.html", "macros.html", "page.html", "page.css", "tuning/page.html")
-    }
+    names = ("show/document.html", "show/macros.html", "show/page.html", "show/page.css", "show/tuning.html")
+    pages = {f"comparison/{name}" for name in names}
     assert beside_code == pages | {"comparison/judge/report.schema.json", "comparison/tuning/tuning.schema.json"}
     assert beside_code <= set(packaged)
 

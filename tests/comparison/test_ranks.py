@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from etl.comparison.judge.report import RankResult, Report, describe_straggler
-from etl.comparison.judge.sameness import EpochContent
 from etl.comparison.request.answers import CheckedEpoch
+from etl.comparison.request.epoch_content import EpochContent
 from etl.comparison.request.settings import Settings
 from etl.comparison.run import processes as processes_module
 from etl.comparison.run.joined_ranks import join_checks

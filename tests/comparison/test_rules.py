@@ -9,9 +9,10 @@ import pytest
 
 from etl.comparison.judge.report import Check, Parts
 from etl.comparison.judge.rules import RULES, Conditions, Evidence, check_rules
-from etl.comparison.judge.sameness import EpochContent, Sameness
+from etl.comparison.judge.sameness import Sameness
 from etl.comparison.request.answers import CheckedEpoch, WrittenStore
 from etl.comparison.request.candidates import Threads
+from etl.comparison.request.epoch_content import EpochContent
 from etl.measuring.clock import Split
 from etl.measuring.sample import Sample
 from tests.comparison_workloads import make_sample

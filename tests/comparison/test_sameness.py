@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from etl.comparison.judge.sameness import (
     MAX_CHECKED,
-    EpochContent,
     Sameness,
-    Signatures,
     compare_epochs,
     describe_layouts,
     displacement,
     find_partners,
     is_shuffled,
 )
+from etl.comparison.request.epoch_content import EpochContent, Signatures
 from etl.measuring.arrays import digest_of, layout_of, record_digests
 from etl.measuring.signatures import labels_of, signatures_of
 

@@ -17,7 +17,8 @@ import torch
 from PIL import Image
 
 import etl
-from etl.comparison.judge.sameness import Signatures, find_partners
+from etl.comparison.judge.sameness import find_partners
+from etl.comparison.request.epoch_content import Signatures
 from etl.measuring.signatures import signatures_of
 
 SIZE = 224

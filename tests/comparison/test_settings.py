@@ -125,7 +125,7 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         epoch_batches=3,
         check_epoch=True,
     )
-    assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+    assert Settings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
 
 
 @pytest.mark.parametrize(
@@ -198,16 +198,15 @@ def test_a_stage_that_the_pipeline_has_not_is_refused(tmp_path: Path) -> None:
 
 def test_all_candidates_share_the_same_cpus(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, cpus=4)
-    assert workload.threads(Candidate("raw"), False) == Threads(4, 0)
-    assert workload.threads(Candidate("async-raw"), False) == Threads(2, 2)
-    assert workload.threads(Candidate("async-raw"), True) == Threads(1, 3)
-    assert make_workload(tmp_path, cpus=4, compute="simulated:5ms").threads(Candidate("async-raw"), False) == Threads(
-        1, 4
-    )
-    assert make_workload(tmp_path, cpus=4, prefetch_size=0).threads(Candidate("async-raw"), False) == Threads(4, 0)
+    assert workload.threads(Candidate("raw")) == Threads(4, 0)
+    assert workload.threads(Candidate("async-raw")) == Threads(2, 2)
+    workload.is_on_device = True
+    assert workload.threads(Candidate("async-raw")) == Threads(1, 3)
+    assert make_workload(tmp_path, cpus=4, compute="simulated:5ms").threads(Candidate("async-raw")) == Threads(1, 4)
+    assert make_workload(tmp_path, cpus=4, prefetch_size=0).threads(Candidate("async-raw")) == Threads(4, 0)
 
 
 def test_plain_computes_with_as_many_threads_as_were_seen_to_be_fastest(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, cpus=4)
     workload.plain_compute_threads = 2
-    assert workload.threads(Candidate("presaved", "npy", "read"), False) == Threads(2, 0)
+    assert workload.threads(Candidate("presaved", "npy", "read")) == Threads(2, 0)

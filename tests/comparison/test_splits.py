@@ -45,27 +45,29 @@ def test_splits_are_half_and_half_all_but_one_for_either_and_all_for_both(
 ) -> None:
     workload = make_workload(tmp_path, cpus=cpus)
     for candidate in (AHEAD, PROCESSES, Candidate("async-presaved", "npy", "read")):
-        assert workload.splits(candidate, False) == splits
-    assert workload.splits(PLAIN, False) == [Threads(cpus, 0)]
+        assert workload.splits(candidate) == splits
+    assert workload.splits(PLAIN) == [Threads(cpus, 0)]
 
 
 def test_beside_a_device_all_but_one_load_unless_trials_say_otherwise_and_a_wait_takes_no_cpu(tmp_path: Path) -> None:
-    assert make_workload(tmp_path, cpus=4).splits(AHEAD, True)[0] == Threads(1, 3)
+    on_device = make_workload(tmp_path, cpus=4)
+    on_device.is_on_device = True
+    assert on_device.splits(AHEAD)[0] == Threads(1, 3)
     waits = make_workload(tmp_path, cpus=4, compute="simulated:5ms")
-    assert waits.splits(AHEAD, False) == [Threads(1, 4), Threads(1, 2), Threads(1, 1), Threads(1, 3)]
-    assert len(make_workload(tmp_path, cpus=4, prefetch_size=0).splits(AHEAD, False)) == 1
+    assert waits.splits(AHEAD) == [Threads(1, 4), Threads(1, 2), Threads(1, 1), Threads(1, 3)]
+    assert len(make_workload(tmp_path, cpus=4, prefetch_size=0).splits(AHEAD)) == 1
 
 
 def test_each_strategy_has_the_split_that_was_chosen_for_it_and_its_other_cuts_too(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
     saved = Candidate("async-presaved", "npy", "read")
     workload.chosen = {AHEAD: SHARED}
-    assert workload.threads(AHEAD, False) == SHARED
-    assert workload.threads(PROCESSES, False) == HALVES
-    assert workload.threads(saved, False) == HALVES
+    assert workload.threads(AHEAD) == SHARED
+    assert workload.threads(PROCESSES) == HALVES
+    assert workload.threads(saved) == HALVES
     workload.chosen = {saved: SHARED}
-    assert workload.threads(replace(saved, stage="decode"), False) == SHARED
-    assert workload.threads(AHEAD, False) == HALVES
+    assert workload.threads(replace(saved, stage="decode")) == SHARED
+    assert workload.threads(AHEAD) == HALVES
 
 
 def test_a_data_set_that_is_not_thread_safe_is_read_by_one_thread_and_by_any_number_of_processes(
@@ -80,11 +82,11 @@ def test_a_data_set_that_is_not_thread_safe_is_read_by_one_thread_and_by_any_num
     with user_module(tmp_path, "my_files", code):
         settings = Settings(source="my_files:dataset", strategies=("raw",), compute="simulated:1ms", batch_size=8)
         workload = Workload(settings, tmp_path, 4)
-        loading = [{split.loading for split in workload.splits(each, False)} for each in (AHEAD, PROCESSES, STORED)]
+        loading = [{split.loading for split in workload.splits(each)} for each in (AHEAD, PROCESSES, STORED)]
         assert loading == [{1}, {1, 2, 3, 4}, {1, 2, 3, 4}]
-        with workload.iterator(AHEAD, workload.splits(AHEAD, False)[0]) as iterator:
+        with workload.iterator(AHEAD, workload.splits(AHEAD)[0]) as iterator:
             assert iterator.threads == 1  # type: ignore[attr-defined]
-        profile = profile_raw_pipeline(workload)
+        profile = profile_raw_pipeline(workload, [*workload.splits(AHEAD), *workload.splits(PROCESSES)], [1])
         [split, *_] = space_of(workload, AHEAD, same_pixels=True).dimensions
         assert {"compute_threads": 1, "loading_threads": 4} in split.choices()  # for processes
         assert all(profile.split(Threads(1, each)) is not None for each in loading[1])
@@ -148,7 +150,7 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
     asked: list[tuple[str, Threads]] = []
 
     def tune(self: Processes, candidate: Candidate, batches: int) -> TuningSample:
-        split = self._workload.threads(candidate, False)
+        split = self._workload.threads(candidate)
         asked.append((candidate.strategy, split))
         if candidate == PROCESSES:
             raise MeasurementError("no memory")

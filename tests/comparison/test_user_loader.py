@@ -11,22 +11,25 @@ from typing import Any
 import pytest
 
 from etl.comparison.request.answers import TriedLoader
-from etl.comparison.worker.user_loader import UserLoader
+from etl.comparison.request.conditions import Conditions
+from etl.comparison.request.measuring_request import Action, MeasuringRequest
+from etl.comparison.request.user_loader import UserLoader
 from etl.measuring.ranks import Rank
-from etl.measuring.sample import Recipe
 
 LIMIT_SECONDS = 120
 # In a process of its own, which ends the workers that a loader leaves.
 ANSWER = """
 import json, sys
 from pathlib import Path
-from etl.comparison.worker.user_loader import UserLoader, LoaderError, answer, task_of
+from etl.comparison.request.measuring_request import MeasuringRequest
+from etl.comparison.request.user_loader import task_of
+from etl.comparison.worker.user_loader import LoaderError, answer
 
 asked = json.loads(Path("asked.json").read_text())
 sys.modules.update(dict.fromkeys(asked["missing"]))
-loader = UserLoader.from_json(asked["loader"])
+request = MeasuringRequest.from_json(asked["request"])
 try:
-    found = answer(loader, task_of(loader), None, asked["action"], asked["arguments"]).to_json()
+    found = answer(request, request.loader, task_of(request.loader), None).to_json()
 except LoaderError as error:
     found = str(error)
 modules = sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names)
@@ -76,39 +79,28 @@ READY_MADE = {"num_workers", "prefetch_factor", "persistent_workers", "in_order"
 
 
 def ask(
-    folder: Path, function: str, action: str = "try", missing: tuple[str, ...] = (), **settings: Any
+    folder: Path, function: str, action: Action = "try", missing: tuple[str, ...] = (), **settings: Any
 ) -> tuple[Any, list[str]]:
     """Return the answer of another process that lacks some packages, and all packages that it has imported."""
     (folder / "torch_loaders.py").write_text(LOADERS)
     (folder / "lists.py").write_text(LISTS)
+    conditions = Conditions(batch_size=4, compute="simulated:0ms,sync", heap="default")
     loader = UserLoader(
         function=function,
         path=None,
         files=[],
         folder=str(folder / "files"),
-        batch_size=4,
         records=20,
         cpus=2,
-        seed=0,
-        dtype="float32",
         batches=None,
         rank=Rank(),
-        step=None,
-        simulated_seconds=0.0,
-        waits_for_steps=True,
-        cache="warm",
-        heap="default",
-        gc="default",
-        budget_seconds=1.0,
+        conditions=conditions,
         settings=settings,
     )
-    arguments = {
-        "try": {"seconds": 5.0},
-        "first_try": {"seconds": 5.0},
-        "check": {"trains": False, "arrays_file": str(folder / "arrays.npz")},
-        "measure": {"recipe": Recipe().to_json()},
-    }
-    asked = {"loader": loader.to_json(), "action": action, "missing": missing, "arguments": arguments[action]}
+    request = MeasuringRequest(
+        action, 20, [], Rank(), loader=loader, seconds=5.0, arrays_file=str(folder / "arrays.npz")
+    )
+    asked = {"request": request.to_json(), "missing": missing}
     (folder / "files").mkdir(exist_ok=True)
     (folder / "asked.json").write_text(json.dumps(asked))
     subprocess.run([sys.executable, "-c", ANSWER], cwd=folder, check=True, timeout=LIMIT_SECONDS)

@@ -96,7 +96,7 @@ def test_a_wrong_scenario_is_named_with_what_there_is(text: str, message: str) -
 
 def test_a_cold_comparison_knows_its_disk() -> None:
     settings = Settings("photographs", cache="cold", what_if=("cache=50%", "disk=1GB/s"))
-    assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+    assert Settings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
 
 
 def test_the_longer_of_loading_and_compute_bounds_a_strategy_beside_a_device() -> None:

@@ -12,7 +12,9 @@ import etl
 from etl.comparison.request.candidates import Candidate, StoreKind
 from etl.comparison.request.records import Subset
 from etl.comparison.request.settings import Settings
-from etl.comparison.run.workload import Workload, all_files
+from etl.comparison.request.work import all_files
+from etl.comparison.run.workload import Workload
+from etl.comparison.worker.builtin import write_store
 from etl.loading.lengths import source_lengths
 from etl.sources.record import record_error
 from tests.comparison_workloads import make_workload
@@ -46,8 +48,7 @@ def test_of_other_sources_all_files_may_be_read(tmp_path: Path) -> None:
 
 def test_of_a_store_all_files_are_read(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
-    with workload.write(StoreKind("npy", "read"), 1) as store:
-        nbytes = store.nbytes
+    nbytes = write_store(workload, StoreKind("npy", "read"), 1).nbytes
     files = workload.files(Candidate("presaved", "npy", "read"))
     assert sum(each.stat().st_size for each in files) >= nbytes
 
@@ -71,10 +72,10 @@ def test_lengths_of_sequences_are_counted_before_processes_are_forked(tmp_path: 
 
 def test_a_store_that_is_opened_for_an_iterator_is_closed_with_it(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
-    workload.write(StoreKind("npy", "read"), 1).close()
+    write_store(workload, StoreKind("npy", "read"), 1)
     before = len(list(Path("/proc/self/fd").iterdir()))
     candidate = Candidate("async-presaved", "npy", "read")
-    with workload.iterator(candidate, workload.threads(candidate, False)) as iterator:
+    with workload.iterator(candidate, workload.threads(candidate)) as iterator:
         labels = np.concatenate([batch.labels for batch in iterator])
     assert len(labels) == 200
     assert len(list(Path("/proc/self/fd").iterdir())) == before
@@ -82,11 +83,11 @@ def test_a_store_that_is_opened_for_an_iterator_is_closed_with_it(tmp_path: Path
 
 def test_every_candidate_loads_the_same_batches_in_the_same_order(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
-    workload.write(StoreKind("npy", "read"), 1).close()
+    write_store(workload, StoreKind("npy", "read"), 1)
     workload.select(200)
     loaded = []
     for candidate in workload.candidates():
-        with workload.iterator(candidate, workload.threads(candidate, False)) as iterator:
+        with workload.iterator(candidate, workload.threads(candidate)) as iterator:
             loaded.append([(batch.features.tolist(), batch.labels.tolist()) for batch in iterator])
     assert len(loaded) == 4
     assert all(each == loaded[0] for each in loaded)

@@ -14,8 +14,8 @@ import pytest
 import etl
 from benchmarks import cells
 from etl import strategies
-from etl.comparison.request.candidates import Candidate, StoreKind
-from etl.comparison.run.workload import Threads
+from etl.comparison.request.candidates import Candidate, StoreKind, Threads
+from etl.comparison.worker.builtin import write_store
 from etl.strategies import Strategy, strategy
 from tests.comparison_workloads import make_workload
 
@@ -88,12 +88,12 @@ def test_a_name_belongs_to_one_strategy() -> None:
 @pytest.mark.usefixtures("registered")
 def test_a_comparison_goes_by_the_attributes_of_a_strategy_and_not_by_its_name(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, strategies=("raw", MISNAMED.name, UNLISTED.name), stages=True)
-    workload.write(StoreKind("npy", workload.presave_stage), 1).close()
+    write_store(workload, StoreKind("npy", workload.presave_stage), 1)
     raw, misnamed, untold = workload.candidates()
     assert misnamed == Candidate(MISNAMED.name)
     assert untold == Candidate(UNLISTED.name, "npy", workload.presave_stage)
-    assert workload.splits(misnamed, is_on_device=False) == workload.splits(raw, is_on_device=False)
-    assert len(workload.splits(untold, is_on_device=False)) > 1
+    assert workload.splits(misnamed) == workload.splits(raw)
+    assert len(workload.splits(untold)) > 1
     assert {each.strategy for each in workload.stage_candidates()} == {UNLISTED.name}
     loaded = []
     for candidate, kind in ((raw, etl.RawIterator), (misnamed, etl.RawIterator), (untold, etl.AsyncIterator)):

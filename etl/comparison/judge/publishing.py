@@ -41,11 +41,11 @@ from etl.comparison.judge.results import (
 )
 from etl.comparison.judge.rules import RULES, Conditions, Evidence, check_rules
 from etl.comparison.request.candidates import Candidate
-from etl.comparison.request.settings import INFERENCE, default_model
 from etl.measuring.instruments import current_instruments
 from etl.measuring.noise import frequencies
 from etl.measuring.statistics import Interval
 from etl.runtime.resources import available_cpus, cgroup_quota, usable_nbytes
+from etl.training.compute import INFERENCE, default_model
 
 
 def make_report(measured: Measurements) -> Report:
@@ -74,7 +74,7 @@ def make_report(measured: Measurements) -> Report:
         schema_version=SCHEMA_VERSION,
         title=f"{settings.title}: {len(workload.source):,} records, batches of {settings.batch_size}{on_ranks}",
         settings={
-            **settings.as_dict(),
+            **settings.to_json(),
             "threads": len(measured.affinity),
             "until": workload.presave_stage,
             "model": model,

@@ -8,10 +8,10 @@ from etl import strategies
 from etl.comparison.judge.report import Report, StrategyResult
 from etl.comparison.judge.results import Measurements, audits_of, splits_of
 from etl.comparison.request.candidates import Candidate, Threads
-from etl.comparison.request.settings import INFERENCE, TRAINING
 from etl.comparison.show.units import bounds, nbytes, seconds
 from etl.measuring.statistics import MIN_ROUNDS, Interval
 from etl.runtime.resources import usable_nbytes
+from etl.training.compute import INFERENCE, TRAINING
 
 # A smaller difference is not worth a change, even if it is real.
 NEGLIGIBLE = 0.02

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from etl.comparison.judge.sameness import Sameness
+from etl.comparison.request.answers import SplitProfile, StageProfile
 from etl.measuring.noise import MAX_OTHER_PROCESSES, MAX_SLOWDOWN, MAX_STEAL
 from etl.measuring.statistics import Interval
 from etl.runtime.audit import Audit
@@ -562,36 +563,6 @@ class StageResult(Section["Report"]):
         if self.stage == "raw":
             return None
         return self.parent.break_even_epochs(self.write_seconds, self.wall_seconds)
-
-
-@dataclass(frozen=True)
-class StageProfile:
-    """One stage of the raw pipeline in one thread: seconds per record, and bytes of the features that it returns."""
-
-    name: str
-    seconds_per_record: float
-    nbytes_per_record: float
-
-
-@dataclass(frozen=True)
-class SplitProfile:
-    """Profile of one split of the CPUs.
-
-    Attributes
-    ----------
-    compute_threads, loading_threads : int
-        The split.
-    records_per_second : float
-        Records that the loading threads load through the raw pipeline with nothing else running.
-    compute_slowdown, loading_slowdown : float
-        Factors by which compute and loading take longer if both run at the same time; 1.0 for no slowdown.
-    """
-
-    compute_threads: int
-    loading_threads: int
-    records_per_second: float
-    compute_slowdown: float
-    loading_slowdown: float
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from etl.comparison.judge.report import (
     Timeline,
 )
 from etl.comparison.judge.rules import misplaced_pages
-from etl.comparison.judge.sameness import EpochContent, Sameness, compare_amounts, compare_epochs, is_shuffled
+from etl.comparison.judge.sameness import Sameness, compare_amounts, compare_epochs, is_shuffled
 from etl.comparison.request.answers import AuditedSample, CheckedEpoch, LoadingSample, Profile, WrittenStore
 from etl.comparison.request.candidates import Candidate, StoreKind, Threads
+from etl.comparison.request.epoch_content import EpochContent
 from etl.comparison.run.workload import Workload
 from etl.comparison.worker.epoch_recorder import may_hold
 from etl.measuring.clock import EpochMetrics, Split
@@ -134,7 +135,7 @@ class Measurements:
 
     def threads(self, candidate: Candidate) -> Threads:
         """Return the CPU split of `candidate`."""
-        return self.workload.threads(candidate, self.workload.is_on_device)
+        return self.workload.threads(candidate)
 
     def sameness(self, candidate: Candidate) -> Sameness:
         """Return how far the records of `candidate` are those of the reference."""

@@ -6,13 +6,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.comparison.judge.report import SplitProfile, StageProfile
-from etl.comparison.judge.sameness import EpochContent
 from etl.comparison.request.candidates import Threads
+from etl.comparison.request.epoch_content import EpochContent
 from etl.measuring.clock import Split
 from etl.measuring.sample import Sample
 from etl.measuring.values import JsonValues
 from etl.runtime.audit import Audit
+
+
+@dataclass(frozen=True)
+class StageProfile:
+    """One stage of the raw pipeline in one thread: seconds per record, and bytes of the features that it returns."""
+
+    name: str
+    seconds_per_record: float
+    nbytes_per_record: float
+
+
+@dataclass(frozen=True)
+class SplitProfile:
+    """Profile of one split of the CPUs.
+
+    Attributes
+    ----------
+    compute_threads, loading_threads : int
+        The split.
+    records_per_second : float
+        Records that the loading threads load through the raw pipeline with nothing else running.
+    compute_slowdown, loading_slowdown : float
+        Factors by which compute and loading take longer if both run at the same time; 1.0 for no slowdown.
+    """
+
+    compute_threads: int
+    loading_threads: int
+    records_per_second: float
+    compute_slowdown: float
+    loading_slowdown: float
 
 
 @dataclass(frozen=True)
@@ -62,14 +91,14 @@ class WrittenStore(JsonValues):
         Bytes of its files.
     records : int
         Records in it.
-    asked_for : list of str
+    requested : list of str
         Of "path" and "source", what the loader's `prepare` asked for.
     """
 
     seconds: float
     nbytes: int
     records: int
-    asked_for: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -136,7 +165,7 @@ class TriedLoader(JsonValues):
         Compute alone, per batch.
     device : str
         Device of compute.
-    asked_for : list of str
+    requested : list of str
         Of "path" and "source", what it asked for.
     settings : dict of str to list
         Values worth trying of each setting: those that its function declares, and those of its torch DataLoader.
@@ -155,7 +184,7 @@ class TriedLoader(JsonValues):
     has_selected_records: bool
     compute_seconds: float
     device: str
-    asked_for: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     settings: Mapping[str, list[Any]] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
 

@@ -109,6 +109,8 @@ class UserLoaderSource:
         Records; 0 until a loader has been tried.
     """
 
+    is_readable = False
+
     def __init__(self, path: str) -> None:
         self.path = path
         self.count = 0

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import presave
-from etl.arguments import parse_seconds, whole_number
+from etl.arguments import whole_number
 from etl.comparison.request.candidates import Candidate
+from etl.comparison.request.conditions import Conditions
 from etl.comparison.request.scenario import WhatIf
 from etl.functions import is_carried
 from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy
 from etl.stages import DECODERS
 from etl.stages.dtypes import find_dtype
 from etl.strategies import default_names, names
+from etl.training.compute import TRAINING
 
 CACHES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
-TRAINING = "training"
-INFERENCE = "inference"
-SIMULATED = re.compile(r"simulated:(?P<duration>[^,]+)(?P<sync>,sync)?")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of a comparison. All values are JSON values.
+class Settings(Conditions):
+    """Settings of a comparison: its conditions, and those fields that only the command needs. All are JSON values.
 
     Attributes
     ----------
@@ -40,26 +38,12 @@ class Settings:
         Store formats. Every strategy that reads a store is compared in each of them.
     until : str or None
         Stage after which records are presaved; None for the default.
-    batch_size : int
-        Records per batch.
-    dtype : str
-        Dtype of features and weights.
     backend : {"auto", "cpu", "cuda"}
         Device of compute.
     pipeline : str or None
         "package.module:function" that returns the pipeline; None for the default one of the source.
     model : str or None
         Built-in model or "package.module:function"; None for the default model of the records' shape.
-    step : str or None
-        "package.module:function" that returns the training step; it replaces the model.
-    compute : str
-        "training"; "inference", a forward pass of the model for each batch; or "simulated:DURATION" for a device that
-        takes this long per batch and leaves the CPU free.
-    sync_every_step : bool
-        Wait for the device after every step, as "simulated:DURATION,sync" does. By default at most one step is in
-        flight, as in a loop that reads its loss every few steps.
-    cache : {"warm", "cold"}
-        State of the page cache before each epoch.
     threads : int or None
         CPUs of every strategy, for loading and compute together; None for all.
     ranks : int
@@ -74,9 +58,6 @@ class Settings:
         Records to measure; None for as many as there is time for.
     prefetch_size : int
         Batches that are loaded ahead.
-    heap, gc : str
-        `HeapPolicy` and `GcPolicy` of every process. With heap policies other than "retain", the speed of compute
-        depends on where the heap of its process happens to end.
     device_memory : str
         `DeviceMemoryPolicy` of every process that computes on a CUDA device.
     memory_nbytes : int or None
@@ -114,32 +95,24 @@ class Settings:
         Folders in which the user's modules are found, besides the working folder.
     unchecked : tuple of str
         Rules of fairness that are not checked.
-    seed : int
-        Seed for shuffling, initial weights and the order of rounds.
     what_if : tuple of str
         Scenarios for which every strategy is predicted, such as "cpus=8,compute=5ms,disk=200MB/s,cache=50%".
+    stages : bool
+        Also measure where to presave: loading from a store after each stage.
 
     Raises
     ------
     ValueError
         If a setting is wrong. The message names it and lists the choices.
-    stages : bool
-        Also measure where to presave: loading from a store after each stage.
     """
 
     source: str
     strategies: tuple[str, ...] = field(default_factory=default_names)
     formats: tuple[str, ...] = ("npy",)
     until: str | None = None
-    batch_size: int = 32
-    dtype: str = "float32"
     backend: str = "auto"
     pipeline: str | None = None
     model: str | None = None
-    step: str | None = None
-    compute: str = TRAINING
-    sync_every_step: bool = False
-    cache: str = "warm"
     threads: int | None = None
     ranks: int = 1
     rounds: int | None = None
@@ -147,8 +120,6 @@ class Settings:
     budget_seconds: float = 60.0
     records: int | None = None
     prefetch_size: int = 2
-    heap: str = "retain"
-    gc: str = "default"
     device_memory: str = "default"
     memory_nbytes: int | None = None
     size: int = 224
@@ -168,7 +139,6 @@ class Settings:
     source_name: str | None = None
     search: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
-    seed: int = 0
     what_if: tuple[str, ...] = ()
     stages: bool = False
 
@@ -237,35 +207,6 @@ class Settings:
         """Name of the source in reports."""
         return self.source_name or self.source
 
-    @property
-    def simulated_seconds(self) -> float | None:
-        """Seconds of simulated compute per batch; None if compute is real."""
-        if self.compute in (TRAINING, INFERENCE):
-            return None
-        match = SIMULATED.fullmatch(self.compute)
-        if match is None:
-            raise ValueError(
-                f"--compute must be {TRAINING}, {INFERENCE}, simulated:20ms or simulated:20ms,sync, not "
-                f"{self.compute!r}"
-            )
-        return parse_seconds(match["duration"], "--compute simulated")
-
-    @property
-    def waits_for_steps(self) -> bool:
-        """True if the training loop waits for the device after every step."""
-        match = SIMULATED.fullmatch(self.compute)
-        return self.sync_every_step or (match is not None and match["sync"] is not None)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return JSON values, for `from_dict`."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Return the settings that `as_dict` described."""
-        tuples = {name: tuple(values[name]) for name in ("strategies", "formats", "unchecked", "search", "what_if")}
-        return cls(**{**values, **tuples})
-
 
 def _check_strategies(given: tuple[str, ...]) -> None:
     if not given:
@@ -293,12 +234,3 @@ def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) ->
             raise ValueError(f"{option}: unknown {name!r}; known: {', '.join(known)}")
     if len(set(names)) < len(names):
         raise ValueError(f"{option}: {', '.join(names)} has the same name twice")
-
-
-def default_model(input_shape: tuple[int, ...]) -> str:
-    """Return the name of the built-in model for records of this shape."""
-    if len(input_shape) == 1:
-        return "mlp"
-    if len(input_shape) == 2:
-        return "lstm"
-    return "residual" if min(input_shape[-2:]) >= 32 else "lenet"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from etl.comparison.judge.sameness import EpochContent, Signatures
 from etl.comparison.request.answers import CheckedEpoch, LoadingSample
+from etl.comparison.request.epoch_content import EpochContent, Signatures
 from etl.measuring.arrays import merge_layouts
 from etl.measuring.joined_samples import RanksDifferError
 

@@ -201,7 +201,7 @@ class _Comparison:
     def _with_splits(self) -> list[Candidate]:
         """Return the candidates that have more than one way to split their CPUs."""
         own = [each for each in self._preparation.own if self._preparation.can_run(each)]
-        return [each for each in own if len(self._workload.splits(each, self._workload.is_on_device)) > 1]
+        return [each for each in own if len(self._workload.splits(each)) > 1]
 
     def _choose_split(self, processes: Processes, candidate: Candidate) -> TuningSample | None:
         """Choose how `candidate` splits its CPUs, and return a sample of that; None if it failed.
@@ -210,7 +210,7 @@ class _Comparison:
         pilot becomes a sample.
         """
         workload = self._workload
-        splits = workload.splits(candidate, workload.is_on_device)
+        splits = workload.splits(candidate)
         batches = min(workload.epoch_batches(candidate), workload.start_up_batches(candidate) + PILOT_BATCHES)
         taken: dict[Threads, list[TuningSample]] = {each: [] for each in splits}
         workload.chosen.pop(candidate, None)
@@ -318,7 +318,7 @@ class _Comparison:
         return timelines
 
     def _threads(self, candidate: Candidate) -> Threads:
-        return self._workload.threads(candidate, self._workload.is_on_device)
+        return self._workload.threads(candidate)
 
     def _progress(self, phase: str, done: int, total: int | None) -> None:
         share = None

@@ -120,9 +120,9 @@ class Preparation:
                 prepared, workload.tried[origin] = self._processes.try_loader(candidate, seconds)
             if candidate in self.failed:
                 continue
-            asked = workload.asked_for[origin] = set(workload.tried[origin].asked_for)
+            asked = workload.requested[origin] = set(workload.tried[origin].requested)
             if prepared is not None:
-                asked |= set(prepared.asked_for)
+                asked |= set(prepared.requested)
                 records = len(workload.records if workload.gets_selected(candidate) else workload.source)
                 workload.prepare_seconds_per_record[origin] = prepared.seconds / max(1, records)
                 self.prepared[origin] = replace(prepared, records=records)

@@ -25,9 +25,9 @@ from etl.comparison.request.answers import (
     WrittenStore,
 )
 from etl.comparison.request.candidates import Candidate, StoreKind
+from etl.comparison.request.measuring_request import Action, MeasuringRequest
 from etl.comparison.run.joined_ranks import join_checks, join_loads
 from etl.comparison.run.workload import Workload
-from etl.comparison.worker.compute import steps_wait
 from etl.images.settings import pillow_settings
 from etl.measuring.joined_samples import RanksDifferError, join_samples
 from etl.measuring.layout import draw_environment, draw_hash_seed
@@ -36,9 +36,10 @@ from etl.measuring.ranks import Rank, cpus_of_rank, create_meetings
 from etl.measuring.sample import Recipe, Spans
 from etl.measuring.server import Request
 from etl.measuring.servers_at_once import ServersAtOnce
-from etl.measuring.values import JsonValues, to_json
+from etl.measuring.values import JsonValues
 from etl.runtime.device_memory_policy import variables_of
 from etl.runtime.resources import available_nbytes
+from etl.training.compute import INFERENCE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -169,15 +170,23 @@ class Processes:
 
     def profile(self) -> Profile:
         """Return the profile of the raw pipeline."""
-        return self._ask("profile", Profile)
+        workload = self._workload
+        kinds = [
+            *map(Candidate, ("async-raw", "process-raw")),
+            *(each for each in workload.candidates() if each.settings),
+        ]
+        splits = [split for each in kinds for split in workload.splits(each)]
+        counts = [workload.cpus, *(each.compute for each in splits)]
+        splits = [each for each in splits if each.loading]
+        return self._ask(Profile, "profile", splits=[*dict.fromkeys(splits)], counts=[*dict.fromkeys(counts)])
 
     def write(self, store: StoreKind, jobs: int) -> WrittenStore:
         """Write a store in `jobs` worker processes, and return its cost."""
-        return self._ask("write", WrittenStore, store=store.to_json(), jobs=jobs)
+        return self._ask(WrittenStore, "write", store=store, jobs=jobs)
 
     def prepare(self, candidate: Candidate) -> WrittenStore | None:
         """Let a user's loader prepare its files again, and return their cost."""
-        return self._ask("first_try", FirstTry, candidate, seconds=0.0).prepared
+        return self._ask(FirstTry, "first_try", candidate).prepared
 
     def try_loader(self, candidate: Candidate, seconds: float) -> tuple[WrittenStore | None, TriedLoader]:
         """Let a user's loader prepare its files, if it does that; then load with it for `seconds`, and compute.
@@ -186,8 +195,8 @@ class Processes:
         """
         candidate = candidate.origin
         servers = self._alone[candidate] = self._own_server(candidate)
-        first = self._ask("first_try", FirstTry, candidate, seconds=seconds)
-        tried = first.tried or self._ask("try", TriedLoader, candidate, seconds=seconds)
+        first = self._ask(FirstTry, "first_try", candidate, seconds=seconds)
+        tried = first.tried or self._ask(TriedLoader, "try", candidate, seconds=seconds)
         if servers.can_fork and self._interpreter(candidate) is None:
             self._common.append(candidate)
             self._servers.close()
@@ -200,17 +209,25 @@ class Processes:
     ) -> CheckedEpoch:
         """Return digests of an epoch of `candidate`, and the loss of a few training steps on it."""
         arrays_file = str(self._workload.folder / f"check-{next(self._numbers)}")
-        arguments: dict[str, Any] = {"compute_threads": compute_threads, "trains": trains, "arrays_file": arrays_file}
-        if candidate.is_foreign:
-            arguments["again"] = again
-        else:
-            arguments["counts"] = list(counts)
-        return self._ask_ranks("check", CheckedEpoch, candidate, join_checks, **arguments)
+        return self._ask_ranks(
+            CheckedEpoch,
+            "check",
+            candidate,
+            join_checks,
+            compute_threads=compute_threads,
+            trains=trains,
+            arrays_file=arrays_file,
+            again=again if candidate.is_foreign else "",
+            counts=list(counts),
+        )
 
     def measure(self, candidate: Candidate, recipe: Recipe) -> AuditedSample:
         """Return one sample of all metrics that `recipe` names."""
-        join = partial(join_samples, are_together=steps_wait(self._workload.settings))
-        return self._ask_ranks("measure", AuditedSample, candidate, join, recipe=recipe.to_json())
+        settings = self._workload.settings
+        # Ranks wait for each other in every step of training; of a user's step that is unknown.
+        steps_wait = None if settings.step is not None else settings.compute != INFERENCE
+        join = partial(join_samples, are_together=steps_wait)
+        return self._ask_ranks(AuditedSample, "measure", candidate, join, recipe=recipe)
 
     def tune(self, candidate: Candidate, batches: int, limit_seconds: float | None = None) -> TuningSample:
         """Return one sample of training on some batches of an epoch.
@@ -226,16 +243,15 @@ class Processes:
         """
         start_up = min(self._workload.start_up_batches(candidate), max(1, batches - 1))
         taken = None if batches >= self._workload.epoch_batches(candidate) else batches
-        recipe = Recipe(taken, start_up)
-        return self._ask("tune", TuningSample, candidate, limit_seconds, recipe=recipe.to_json())
+        return self._ask(TuningSample, "tune", candidate, limit_seconds, recipe=Recipe(taken, start_up))
 
     def load(self, candidate: Candidate) -> LoadingSample:
         """Return one sample of loading alone."""
-        return self._ask_ranks("load", LoadingSample, candidate, join_loads)
+        return self._ask_ranks(LoadingSample, "load", candidate, join_loads)
 
     def timeline(self, candidate: Candidate) -> Spans:
         """Return the spans of waiting, compute and loading in the first batches of an epoch, on the first rank."""
-        return self._ask_ranks("timeline", Spans, candidate, lambda spans: spans[0])
+        return self._ask_ranks(Spans, "timeline", candidate, lambda spans: spans[0])
 
     def __enter__(self) -> Self:
         return self
@@ -248,11 +264,11 @@ class Processes:
 
     def _ask(
         self,
-        action: str,
         kind: type[Result],
+        action: Action,
         candidate: Candidate | None = None,
         limit_seconds: float | None = None,
-        **arguments: Any,
+        **asked: Any,
     ) -> Result:
         """Return the answer of the first rank alone, which prepares files on the CPUs of all.
 
@@ -260,29 +276,31 @@ class Processes:
         ----------
         limit_seconds : float, optional
             Seconds that the answer may take; by default those for the kind of loader.
+        **asked
+            Further fields of the `MeasuringRequest`.
         """
         rank = self._rank(0)
         affinity = self._affinity if action in ("write", "first_try") else rank.cpus
-        request = self._request(action, candidate, affinity, rank, arguments)
+        request = self._request(action, candidate, affinity, rank, asked)
         with self._errors_of(candidate):
             seconds = self._seconds(candidate) if limit_seconds is None else limit_seconds
             return kind.from_json(self._servers_of(candidate).sample(self._name(action, candidate), request, seconds))
 
     def _ask_ranks(
         self,
-        action: str,
         kind: type[Result],
+        action: Action,
         candidate: Candidate,
         join: Callable[[Sequence[Result]], Result],
-        **arguments: Any,
+        **asked: Any,
     ) -> Result:
         """Return the answers of all ranks, which do the same at the same time, as one."""
         if self._ranks == 1:
-            return self._ask(action, kind, candidate, **arguments)
+            return self._ask(kind, action, candidate, **asked)
         meeting = self._workload.folder / f"meeting-{next(self._numbers)}"
         create_meetings(meeting, self._ranks)
         ranks = [self._rank(number, str(meeting)) for number in range(self._ranks)]
-        requests = [self._request(action, candidate, each.cpus, each, arguments) for each in ranks]
+        requests = [self._request(action, candidate, each.cpus, each, asked) for each in ranks]
         name = self._name(action, candidate)
         with self._errors_of(candidate):
             answers = self._servers_of(candidate).sample_all(name, requests, self._seconds(candidate))
@@ -292,33 +310,24 @@ class Processes:
             raise MeasurementError(f"{name} cannot be measured: {error}", reason=str(error)) from error
 
     def _request(
-        self,
-        action: str,
-        candidate: Candidate | None,
-        affinity: Sequence[int],
-        rank: Rank,
-        arguments: Mapping[str, Any],
+        self, action: Action, candidate: Candidate | None, affinity: list[int], rank: Rank, asked: Mapping[str, Any]
     ) -> Request:
-        """Return the request to one rank.
-
-        Parameters
-        ----------
-        candidate : Candidate or None
-            The way to load, if there is one.
-        """
-        request: Request = {
-            "action": action,
-            "candidate": to_json(candidate),
-            "arguments": dict(arguments),
-            "state": self._workload.state().to_json(),
-            "affinity": affinity,
-            "rank": rank.to_json(),
-        }
-        if "arrays_file" in arguments:
-            request["arguments"]["arrays_file"] = f"{arguments['arrays_file']}-{rank.number}.npz"
-        if candidate is not None and candidate.is_foreign:
-            request["loader"] = replace(self._workload.user_loader(candidate), rank=rank).to_json()
-        return request
+        """Return the request to one rank."""
+        workload = self._workload
+        is_foreign = candidate is not None and candidate.is_foreign
+        request = MeasuringRequest(
+            action=action,
+            records=len(workload.records),
+            affinity=affinity,
+            rank=rank,
+            candidate=candidate,
+            threads=None if candidate is None else workload.threads(candidate),
+            loader=replace(workload.user_loader(candidate), rank=rank) if candidate and is_foreign else None,
+            **asked,
+        )
+        if request.arrays_file:
+            request = replace(request, arrays_file=f"{request.arrays_file}-{rank.number}.npz")
+        return request.to_json()
 
     def _servers_of(self, candidate: Candidate | None) -> ServersAtOnce:
         """Return the servers that measure `candidate`, which know all loaders that have been tried."""
@@ -373,7 +382,13 @@ class Processes:
     def _start_here(self, loaders: Sequence[Candidate], timeout: float) -> Server:
         """Start a server of this Python that imports the modules of `loaders`."""
         functions = [str(each.kind.function) for each in loaders]
-        request = {**self._workload.as_dict(), "functions": functions, "pillow": pillow_settings()}
+        request = {
+            "settings": self._workload.settings.to_json(),
+            "folder": str(self._workload.folder),
+            "cpus": self._workload.cpus,
+            "functions": functions,
+            "pillow": pillow_settings(),
+        }
         return self._start_server(sys.executable, "etl.comparison.worker.main:prepare", request, {}, timeout)
 
     def _start_alone(self, candidate: Candidate, rank: int) -> Server:

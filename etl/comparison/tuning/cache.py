@@ -13,7 +13,8 @@ from typing import Any
 from etl.comparison.judge.publishing import describe_machine, describe_versions
 from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.settings import Settings
-from etl.comparison.run.workload import Workload, source_files
+from etl.comparison.request.work import source_files
+from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.results import TunedStrategy
 from etl.functions import find_function, is_carried, is_function_name
 from etl.sources.identity import stamp
@@ -116,7 +117,7 @@ def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> 
 
 
 def _with_effect(settings: Settings) -> Mapping[str, Any]:
-    return {name: value for name, value in settings.as_dict().items() if name not in WITHOUT_EFFECT}
+    return {name: value for name, value in settings.to_json().items() if name not in WITHOUT_EFFECT}
 
 
 def _code(name: str) -> str | None:

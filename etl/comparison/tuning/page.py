@@ -18,7 +18,7 @@ LIMITS = {"memory_nbytes": "--max-memory", "disk_nbytes": "--max-disk", "prepare
 def render_tuning_page(tuning: Tuning) -> str:
     """Return the page as HTML. Markup in the texts of the result is escaped."""
     return render_template(
-        "tuning/page.html",
+        "tuning.html",
         tuning=tuning,
         strategies=[(f"strategy-{number}", each) for number, each in enumerate(tuning.strategies, 1)],
         mark_of=mark_of,

@@ -157,7 +157,7 @@ def space_of(workload: Workload, candidate: Candidate, same_pixels: bool) -> Spa
 def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:
     """Yield the settings that a user's loader declares, and the compute threads beside it."""
     tried = workload.tried[candidate.origin]
-    threads = workload.threads(candidate, False).compute
+    threads = workload.threads(candidate).compute
     settings: dict[str, Iterable[Any]] = {**tried.settings, **candidate.kind.settings}
     if workload.settings.simulated_seconds is None:
         settings.setdefault("compute_threads", _compute_threads(workload))
@@ -169,12 +169,10 @@ def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:
 
 def _built_in(workload: Workload, candidate: Candidate, same_pixels: bool) -> Iterator[Dimension]:
     """Yield the settings of a strategy of this package."""
-    given = workload.threads(candidate, workload.is_on_device)
+    given = workload.threads(candidate)
     if candidate.is_ahead:
         kinds = [candidate.origin, candidate.origin.with_settings({"workers": "process"})]
-        splits = dict.fromkeys(
-            [given, *(split for each in kinds for split in workload.splits(each, workload.is_on_device))]
-        )
+        splits = dict.fromkeys([given, *(split for each in kinds for split in workload.splits(each))])
         yield Dimension(
             ("compute_threads", "loading_threads"),
             tuple((each.compute, each.loading) for each in splits),

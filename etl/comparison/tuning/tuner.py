@@ -165,7 +165,7 @@ class _Tuner:
         )
 
     def _described_settings(self) -> dict[str, Any]:
-        values = self._settings.as_dict()
+        values = self._settings.to_json()
         shown = ("batch_size", "dtype", "size", "decoder", "compute", "model", "step", "cache", "tune_seconds", "seed")
         return {**{name: values[name] for name in shown}, "threads": len(self._affinity), **self._limits.as_dict()}
 
@@ -434,7 +434,7 @@ class _OneStrategy:
 
     def _checked(self, candidate: Candidate, given: Candidate) -> CheckedEpoch | None:
         if candidate not in self._contents:
-            threads = self._workload.threads(given, self._workload.is_on_device).compute
+            threads = self._workload.threads(given).compute
             try:
                 self._contents[candidate] = self._processes.check(candidate, threads, trains=False, again="whole")
             except (MeasurementError, InputError):

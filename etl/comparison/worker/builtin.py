@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import presave
 from etl.comparison.request.answers import WrittenStore
 from etl.comparison.request.candidates import Candidate, StoreKind, Threads
-from etl.comparison.run.workload import Workload, source_files
-from etl.comparison.worker.compute import is_on_device, make_compute
+from etl.comparison.request.work import Work, source_files
+from etl.comparison.worker.compute import make_compute
 from etl.loading.batch_plan import Loader
 from etl.loading.loader_clocks import WatchedLoader
+from etl.loading.records import Records
 from etl.measuring.clock import run_epoch, seconds_of_step
 from etl.measuring.epochs import Compute, Epochs, Loading
 from etl.measuring.meeting import Meeting
@@ -26,7 +28,7 @@ STEPS_SECONDS = 0.1
 
 
 def loading_of(
-    workload: Workload,
+    work: Work,
     candidate: Candidate,
     threads: Threads,
     watch: Callable[[Loader], Loader] | None = None,
@@ -35,27 +37,27 @@ def loading_of(
     """Return how `candidate` loads."""
 
     def make() -> Iterable[Any]:
-        return workload.collated(workload.iterator(candidate, threads, watch))
+        return work.collated(work.iterator(candidate, threads, watch))
 
     return Loading(
         make=make,
-        make_compute=functools.partial(make_compute, workload),
-        files=workload.files(candidate),
-        is_cold=workload.settings.cache == "cold",
+        make_compute=functools.partial(make_compute, work),
+        files=work.files(candidate),
+        is_cold=work.settings.cache == "cold",
         can_rewind=True,
-        records=len(workload.records),
+        records=len(work.records),
         is_ahead=candidate.is_ahead,
-        mapped_nbytes=_mapped_nbytes(workload, candidate),
+        mapped_nbytes=_mapped_nbytes(work, candidate),
         meeting=meeting,
     )
 
 
-def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
+def _mapped_nbytes(work: Work, candidate: Candidate) -> int:
     """Return the bytes of memory-mapped files that an epoch reads: the system does not count them as reads."""
     if not candidate.is_presaved:
         return 0
-    with workload.open(candidate) as store:
-        return store.nbytes // workload.rank.world_size if store.is_mapped else 0
+    with work.open(candidate) as store:
+        return store.nbytes // work.rank.world_size if store.is_mapped else 0
 
 
 def time_threads(counts: Sequence[int], compute: Compute, batch: Any) -> dict[str, float]:
@@ -68,19 +70,18 @@ def time_threads(counts: Sequence[int], compute: Compute, batch: Any) -> dict[st
     return found
 
 
-def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
+def trace_epoch(work: Work, candidate: Candidate, threads: Threads) -> Spans:
     """Return the spans of waiting, compute and loading in the first batches of an epoch.
 
     This epoch is no sample, since it takes time to record which thread loads what.
     """
-    threads = workload.threads(candidate, is_on_device(workload.settings))
     watched: list[WatchedLoader] = []
 
     def watch(loader: Loader) -> WatchedLoader:
         watched.append(WatchedLoader(loader))
         return watched[-1]
 
-    loading = loading_of(workload, candidate, threads, watch, workload.rank.meet())
+    loading = loading_of(work, candidate, threads, watch, work.rank.meet())
     with ThreadPolicy(threads.compute):
         [first, *_] = first_copies(loading)
         compute = loading.make_compute(first)
@@ -101,23 +102,21 @@ def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
     return replace(loop_spans(times, is_ahead=True), loads=loads)
 
 
-def write_store(workload: Workload, store: Mapping[str, Any], jobs: int) -> WrittenStore:
+def write_store(work: Work, store: StoreKind, jobs: int) -> WrittenStore:
     """Write a store of the selected records, and return its cost.
 
     The files of the records are first read into the page cache or, in a cold comparison, dropped from it. Only the
     writing is timed.
-
-    Parameters
-    ----------
-    store : dict
-        JSON values of its `StoreKind`.
     """
-    files = source_files(workload.settings.source, workload.records)
-    if workload.settings.cache == "cold":
+    done, _ = work.pipeline_of(store).split(store.stage)
+    options = {} if store.compression is None else {"compression": store.compression}
+    records = Records(work.records, done)
+    files = source_files(work.settings.source, work.records)
+    if work.settings.cache == "cold":
         drop_from_page_cache(files)
     else:
         read_into_page_cache(files)
     started = time.perf_counter()
-    with workload.write(StoreKind.from_json(store), jobs) as written:
+    with presave.write(work.store_path(store), records, format=store.format, jobs=jobs, options=options) as written:
         seconds = time.perf_counter() - started
         return WrittenStore(seconds, written.nbytes, len(written))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.comparison.request.settings import INFERENCE, Settings
-from etl.comparison.run.workload import Workload
+from etl.comparison.request.settings import Settings
+from etl.comparison.request.work import Work
 from etl.functions import find_function
 from etl.measuring.epochs import Compute
 from etl.training.compute import Simulated, UserStep
@@ -25,28 +25,23 @@ def modules_of(settings: Settings) -> tuple[str, ...]:
     return MODEL_MODULES if settings.step is None and settings.ranks == 1 else (*MODEL_MODULES, DYNAMO)
 
 
-def make_compute(workload: Workload, batch: Any) -> Compute:
-    """Return the compute of `workload`, for batches like `batch`.
+def make_compute(work: Work, batch: Any) -> Compute:
+    """Return the compute of `work`, for batches like `batch`.
 
     Raises
     ------
     ValueError
         If there are no labels to train on, or the model or the user's step cannot be made.
     """
-    settings = workload.settings
+    settings = work.settings
     if settings.simulated_seconds is not None:
-        return Simulated(settings.simulated_seconds, settings.waits_for_steps, workload.rank.meet_devices())
+        return Simulated(settings.simulated_seconds, settings.waits_for_steps, work.rank.meet_devices())
     if settings.step is not None:
         step = find_function(settings.step, "--step")
-        return UserStep(step, workload.task(), settings.waits_for_steps, workload.rank)
+        return UserStep(step, work.task(), settings.waits_for_steps, work.rank)
     from etl.training.model_compute import make_model_compute
 
-    return make_model_compute(workload, batch)
-
-
-def steps_wait(settings: Settings) -> bool | None:
-    """Return whether ranks wait for each other in every step; None for a user's step, which may do either."""
-    return None if settings.step is not None else settings.compute != INFERENCE
+    return make_model_compute(work, batch)
 
 
 def is_on_device(settings: Settings) -> bool:

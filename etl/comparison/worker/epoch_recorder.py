@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.comparison.judge.sameness import EpochContent, Signatures
+from etl.comparison.request.epoch_content import EpochContent, Signatures
 from etl.measuring.arrays import Layout, digest_of, layout_of, merge_layouts, record_digests
 from etl.measuring.signatures import join_signatures, labels_of, signatures_of
 from etl.measuring.structure import record_count

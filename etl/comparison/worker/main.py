@@ -1,4 +1,4 @@
-"""The measuring server: it imports everything once, then forks a process for each action."""
+"""The measuring server: it imports everything once, then forks a process for each request."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import contextlib
 import functools
 import importlib.util
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from etl.comparison.request.candidates import Candidate
+from etl.comparison.request.measuring_request import MeasuringRequest
 from etl.comparison.request.settings import Settings
-from etl.comparison.run.workload import Workload, WorkloadState
+from etl.comparison.request.user_loader import task_of
+from etl.comparison.request.work import Work
 from etl.comparison.worker import user_loader
 from etl.comparison.worker.compute import is_on_device, make_compute, modules_of
 from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
 from etl.kernels import load_kernels
 from etl.measuring.layout import import_in_drawn_order
-from etl.measuring.ranks import Rank
-from etl.measuring.sample import Recipe, take_sample
+from etl.measuring.sample import take_sample
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy, Policy, ThreadPolicy
@@ -31,11 +30,12 @@ MODULES = ("etl.comparison.worker.builtin", "etl.comparison.worker.profile")
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
-    """Make the workload that `Workload.as_dict` described, and import all that measuring needs, in random order."""
-    search_folders(request["search"])
+    """Open the work that is described, and import all that measuring needs, in random order."""
+    settings: Settings = Settings.from_json(request["settings"])
+    search_folders(settings.search)
     take_over(request["pillow"])
-    workload = Workload(Settings.from_dict(request["settings"]), Path(request["folder"]), request["cpus"])
-    compute_modules = modules_of(workload.settings)
+    work = Work(settings, Path(request["folder"]), request["cpus"])
+    compute_modules = modules_of(settings)
     if not compute_modules and request["functions"] and importlib.util.find_spec("torch") is not None:
         compute_modules = ("torch",)  # which is seeded for every user loader
     try:
@@ -52,59 +52,53 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 
     def answer(asked: Request) -> Answer:
         with ExitStack() as in_force:
-            return _answer(workload, asked, in_force).to_json()
+            return _answer(work, MeasuringRequest.from_json(asked), in_force).to_json()
 
     return {}, one_answer(answer)
 
 
-def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValues:
-    """Do what `asked` names, and return the result."""
+def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonValues:
+    """Do what is asked, and return the result."""
     from etl.comparison.worker import builtin, profile
     from etl.comparison.worker.untimed import check_epoch, take_loading_sample, take_tuning_sample
 
     # Every strategy gets the same CPUs.
-    os.sched_setaffinity(0, asked["affinity"])
-    workload.rank = Rank.from_json(asked["rank"])
-    policies = _policies(workload)
+    os.sched_setaffinity(0, asked.affinity)
+    work.rank = asked.rank
+    work.select(asked.records)
+    policies = _policies(work)
     for policy in policies:
         try:
             in_force.enter_context(policy)
         except RuntimeError as error:  # the message names the setting that is unavailable here, and the alternative
             raise ValueError(str(error)) from error
-    workload.restore(WorkloadState.from_json(asked["state"]))
-    action, arguments = asked["action"], asked["arguments"]
-    if asked["candidate"] is None:
-        of_all: dict[str, Callable[..., JsonValues]] = {
-            "profile": profile.profile_raw_pipeline,
-            "write": builtin.write_store,
-        }
-        return of_all[action](workload, **arguments)
-    candidate = Candidate.from_json(asked["candidate"])
-    threads = workload.threads(candidate, is_on_device(workload.settings))
-    # Floating-point sums depend on the number of threads, so it is the same for all epochs that are checked.
-    compute_threads = arguments.pop("compute_threads", threads.compute)
-    if candidate.is_foreign:
+    if asked.action == "profile":
+        return profile.profile_raw_pipeline(work, asked.splits, asked.counts)
+    if asked.store is not None:
+        return builtin.write_store(work, asked.store, asked.jobs)
+    if asked.candidate is None or asked.threads is None:
+        raise ValueError(f"{asked.action} needs a candidate")
+    compute_threads = asked.compute_threads or asked.threads.compute
+    if asked.loader is not None:
         policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
-        loader = user_loader.UserLoader.from_json(asked["loader"])
-        task = user_loader.task_of(loader, workload.task_source, lambda: workload.pipeline)
-        answered = user_loader.answer(loader, task, functools.partial(make_compute, workload), action, arguments)
+        task = task_of(asked.loader, work.task_source, lambda: work.pipeline)
+        answered = user_loader.answer(asked, asked.loader, task, functools.partial(make_compute, work))
         return user_loader.audited(answered, policies)
-    if action == "timeline":
-        return builtin.trace_epoch(workload, candidate)
+    if asked.action == "timeline":
+        return builtin.trace_epoch(work, asked.candidate, asked.threads)
     policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
-    loading = builtin.loading_of(workload, candidate, threads, meeting=workload.rank.meet())
-    if action == "check":
-        counts = arguments.pop("counts")
-        return check_epoch(loading, None, **arguments, time_threads=functools.partial(builtin.time_threads, counts))
-    if action == "load":
+    loading = builtin.loading_of(work, asked.candidate, asked.threads, meeting=work.rank.meet())
+    if asked.action == "check":
+        time_threads = functools.partial(builtin.time_threads, asked.counts)
+        return check_epoch(loading, None, asked.trains, asked.arrays_file, time_threads=time_threads)
+    if asked.action == "load":
         return take_loading_sample(loading)
-    recipe = Recipe.from_json(arguments["recipe"])
-    if action == "tune":
-        return take_tuning_sample(loading, recipe)
-    return user_loader.audited(take_sample(loading, recipe), policies)
+    if asked.action == "tune":
+        return take_tuning_sample(loading, asked.recipe)
+    return user_loader.audited(take_sample(loading, asked.recipe), policies)
 
 
-def _policies(workload: Workload) -> list[Policy]:
+def _policies(work: Work) -> list[Policy]:
     """Return the runtime policies of every strategy, the number of its threads excepted.
 
     Raises
@@ -112,12 +106,11 @@ def _policies(workload: Workload) -> list[Policy]:
     ValueError
         If device memory is to be configured, and compute is not on a CUDA device.
     """
-    settings = workload.settings
+    settings = work.settings
     policies: list[Policy] = [HeapPolicy(settings.heap), GcPolicy(settings.gc)]
     if settings.device_memory != "default":
         if not is_on_device(settings):
             raise ValueError(f"--device-memory {settings.device_memory}: compute is not on a CUDA device")
-        rank = workload.rank
-        device = f"cuda:{rank.number}" if rank.world_size > 1 else None
+        device = f"cuda:{work.rank.number}" if work.rank.world_size > 1 else None
         policies.append(DeviceMemoryPolicy(settings.device_memory, device))
     return policies

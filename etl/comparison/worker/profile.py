@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from etl.comparison.judge.report import SplitProfile, StageProfile
-from etl.comparison.request.answers import Profile
-from etl.comparison.request.candidates import Candidate, Threads
-from etl.comparison.request.settings import default_model
-from etl.comparison.run.workload import Workload, source_files
-from etl.comparison.worker.compute import is_on_device, make_compute
+from etl.comparison.request.answers import Profile, SplitProfile, StageProfile
+from etl.comparison.request.candidates import Threads
+from etl.comparison.request.work import Work, source_files
+from etl.comparison.worker.compute import make_compute
 from etl.loading.loader_clocks import RecordRun, StageClock
 from etl.measuring.arrays import copy_of
 from etl.measuring.clock import seconds_of_step
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.runtime import ThreadPolicy
 from etl.stages.fields import flatten
+from etl.training.compute import default_model
 
 # Measurements take turns, so that a slow second of the machine affects all of them. Together they take at most this
 # share of the time budget, and each turn at most this long.
@@ -32,35 +31,27 @@ PROFILED_RECORDS, SIZED_RECORDS = 512, 8
 COPIED_NBYTES = 64 << 20
 
 
-def profile_raw_pipeline(workload: Workload) -> Profile:
-    """Measure each stage, compute alone, and loading and compute at the same time for each CPU split."""
+def profile_raw_pipeline(work: Work, given: Sequence[Threads], counts: Sequence[int]) -> Profile:
+    """Measure each stage, compute alone with each number of threads, and both at once for each CPU split."""
     # So few records that their files are read repeatedly, like files that stay in memory between epochs.
-    workload.select(min(PROFILED_RECORDS, len(workload.source)))
-    files = source_files(workload.settings.source, workload.records)
-    prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
+    work.select(min(PROFILED_RECORDS, len(work.source)))
+    files = source_files(work.settings.source, work.records)
+    prepare = drop_from_page_cache if work.settings.cache == "cold" else read_into_page_cache
     prepare(files)
-    with workload.raw() as raw:
+    with work.raw() as raw:
         first = copy_of(next(iter(raw)))
-        batch = workload.collate(first)
-        compute = make_compute(workload, batch)
-        on_device = is_on_device(workload.settings)
-        usual = [
-            split for each in ("async-raw", "process-raw") for split in workload.splits(Candidate(each), on_device)
-        ]
-        configured = [
-            split for each in workload.candidates() if each.settings for split in workload.splits(each, on_device)
-        ]
-        splits = [_SplitTimes(each) for each in dict.fromkeys((*usual, *(each for each in configured if each.loading)))]
-        counts = [workload.cpus, *(each.compute for each in (*usual, *configured))]
+        batch = work.collate(first)
+        compute = make_compute(work, batch)
+        splits = [_SplitTimes(each) for each in given]
         alone: dict[int, list[float]] = {threads: [] for threads in dict.fromkeys(counts)}
         shares = TURNS * (1 + len(alone) + 2 * len(splits))
-        seconds = min(MAX_TURN_SECONDS, workload.settings.budget_seconds * TURNS_SHARE / shares)
-        records = RecordRun(workload, raw.loader)
-        clock = StageClock(workload.stages)
+        seconds = min(MAX_TURN_SECONDS, work.settings.budget_seconds * TURNS_SHARE / shares)
+        records = RecordRun(raw.loader, len(work.records), work.settings.batch_size, work.settings.seed)
+        clock = StageClock(work.stages)
         for threads in alone:  # untimed: the first step with more threads starts them
             with ThreadPolicy(threads):
                 compute.step(batch)
-        records.load_for(seconds / 2, StageClock(workload.stages))
+        records.load_for(seconds / 2, StageClock(work.stages))
         for _ in range(TURNS):
             prepare(files)
             records.load_for(seconds, clock)
@@ -68,10 +59,10 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
                 with ThreadPolicy(threads):
                     steps.append(seconds_of_step(compute.step, [batch], seconds))
             for split in splits:
-                rate = _rate(records, split.threads.loading, seconds)
+                rate = _rate(work, records, split.threads.loading, seconds)
                 with ThreadPolicy(split.threads.compute):
                     beside, step = _rate_during(
-                        records, split.threads.loading, lambda: seconds_of_step(compute.step, [batch], seconds)
+                        work, records, split.threads.loading, lambda: seconds_of_step(compute.step, [batch], seconds)
                     )
                 split.rates.append(rate)
                 split.loading_slower.append(rate / beside)
@@ -79,7 +70,7 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
     return Profile(
         stages=[
             StageProfile(name, seconds, nbytes)
-            for (name, seconds), nbytes in zip(clock.seconds_per_record(), _stage_nbytes(workload), strict=True)
+            for (name, seconds), nbytes in zip(clock.seconds_per_record(), _stage_nbytes(work), strict=True)
         ],
         compute_seconds={str(threads): statistics.median(seconds) for threads, seconds in alone.items()},
         splits=[each.profile() for each in splits],
@@ -119,29 +110,29 @@ class _SplitTimes:
         )
 
 
-def _rate(records: RecordRun, threads: int, seconds: float) -> float:
+def _rate(work: Work, records: RecordRun, threads: int, seconds: float) -> float:
     """Return the records per second that `threads` threads load."""
-    return _rate_during(records, threads, lambda: time.sleep(seconds))[0]
+    return _rate_during(work, records, threads, lambda: time.sleep(seconds))[0]
 
 
-def _rate_during(records: RecordRun, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the records per second that `threads` threads load while `work` runs, and the result of `work`.
+def _rate_during(work: Work, records: RecordRun, threads: int, busy: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the records per second that `threads` threads load while `busy` runs, and its result.
 
     If the source is not thread-safe, only the calling thread loads.
     """
-    if records.has_one_reader:
-        clock, started = StageClock(records.stages), time.perf_counter()
+    if not work.is_thread_safe:
+        clock, started = StageClock(work.stages), time.perf_counter()
         with ThreadPoolExecutor(1) as other:
-            working = other.submit(work)
+            working = other.submit(busy)
             working.add_done_callback(lambda _: clock.stop())
             records.load(clock)
         return clock.records / (time.perf_counter() - started), working.result()
-    clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
+    clocks = [StageClock(work.stages) for _ in range(max(1, threads))]
     started = time.perf_counter()
     with ThreadPoolExecutor(len(clocks)) as workers:
         loading = [workers.submit(records.load, clock) for clock in clocks]
         try:
-            result = work()
+            result = busy()
         finally:
             for clock in clocks:
                 clock.until = 0.0
@@ -150,12 +141,12 @@ def _rate_during(records: RecordRun, threads: int, work: Callable[[], Any]) -> t
     return sum(clock.records for clock in clocks) / (time.perf_counter() - started), result
 
 
-def _stage_nbytes(workload: Workload) -> list[float]:
+def _stage_nbytes(work: Work) -> list[float]:
     """Return the mean bytes of a record's features after each stage."""
-    chosen = [workload.records[index] for index in range(min(SIZED_RECORDS, len(workload.records)))]
+    chosen = [work.records[index] for index in range(min(SIZED_RECORDS, len(work.records)))]
     means = []
-    for stage in workload.stages:
-        until, _ = workload.pipeline.split(stage)
+    for stage in work.stages:
+        until, _ = work.pipeline.split(stage)
         done = [until(record) for record in chosen]
         sizes = [
             sum(np.asarray(value).nbytes for name, value in flatten(record).items() if name.startswith("features"))

@@ -12,15 +12,17 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from etl.comparison.request.answers import AuditedSample, FirstTry, TriedLoader, WrittenStore
+from etl.comparison.request.measuring_request import MeasuringRequest
+from etl.comparison.request.user_loader import UserLoader, files_below, task_of
 from etl.comparison.worker.untimed import check_epoch, take_tuning_sample, try_loader
 from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
@@ -28,8 +30,7 @@ from etl.measuring.epochs import Compute, Loading
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
-from etl.measuring.ranks import Rank
-from etl.measuring.sample import Recipe, Sample, take_sample
+from etl.measuring.sample import Sample, take_sample
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime.gc_policy import GcPolicy
@@ -86,99 +87,6 @@ class PrintedLines:
                 self.first = self.first or line.decode(errors="replace").strip()[:MAX_PRINTED]
 
 
-@dataclass(frozen=True)
-class UserLoader(JsonValues):
-    """A user's loader, and the work that it is measured with.
-
-    Attributes
-    ----------
-    function : str
-        The loader, as `find_function` takes it.
-    path : str or None
-        Folder or file of the records; None if they are not files.
-    files : list of str
-        Files that an epoch reads, besides those that `prepare` writes.
-    folder : str
-        Folder of the loader.
-    batch_size, records, cpus, seed : int
-        As `Task` has them.
-    dtype : str
-        As `Task` has it.
-    batches : int or None
-        Batches of an epoch that are measured; None for all.
-    rank : Rank
-        The rank that it loads for.
-    step : str or None
-        Factory of the training step, as `find_function` takes it.
-    simulated_seconds : float or None
-        Seconds of simulated compute for each batch.
-    waits_for_steps : bool
-        Wait for the device after every step.
-    cache : {"warm", "cold"}
-        State of the page cache before each epoch.
-    heap, gc : str
-        Runtime policies of the process.
-    budget_seconds : float
-        Approximate time of the whole comparison.
-    settings : dict of str to str, int, float, bool or None
-        Chosen values of its settings.
-    """
-
-    function: str
-    path: str | None
-    files: list[str]
-    folder: str
-    batch_size: int
-    records: int | None
-    cpus: int
-    seed: int
-    dtype: str
-    batches: int | None
-    rank: Rank
-    step: str | None
-    simulated_seconds: float | None
-    waits_for_steps: bool
-    cache: str
-    heap: str
-    gc: str
-    budget_seconds: float
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-def task_of(
-    loader: UserLoader, source: Callable[[], Any] | None = None, pipeline: Callable[[], Any] | None = None
-) -> Task:
-    """Return the task of `loader`."""
-
-    def path() -> str:
-        if loader.path is None:
-            raise ValueError("there is no path: the source is no file or folder; ask for `source`")
-        return loader.path
-
-    return Task(
-        batch_size=loader.batch_size,
-        dtype=loader.dtype,
-        seed=loader.seed,
-        epoch=0,
-        records=loader.records or 0,
-        cpus=loader.cpus,
-        workers=loader.cpus,
-        folder=loader.folder,
-        rank=loader.rank.number,
-        world_size=loader.rank.world_size,
-        settings=loader.settings,
-        open_path=path,
-        open_source=source or functools.partial(_missing, "source"),
-        open_pipeline=pipeline or functools.partial(_missing, "pipeline"),
-    )
-
-
-def _missing(name: str) -> Any:
-    raise ValueError(
-        f"`{name}` needs the packages of etl, which another Python does not have; ask for `path`, or leave out --python"
-    )
-
-
 @contextmanager
 def loader_errors() -> Iterator[None]:
     """Turn whatever a user's loader raises into a `LoaderError`."""
@@ -190,37 +98,31 @@ def loader_errors() -> Iterator[None]:
 
 @loader_errors()
 def answer(
-    loader: UserLoader,
-    task: Task,
-    make_compute: Callable[[Any], Compute] | None,
-    action: str,
-    arguments: Mapping[str, Any],
+    asked: MeasuringRequest, loader: UserLoader, task: Task, make_compute: Callable[[Any], Compute] | None
 ) -> JsonValues:
-    """Do one of "first_try", "try", "check", "tune" and "measure" with `loader`, in this process.
-
-    "first_try" prepares the loader's files. A loader that has nothing to prepare is tried at once.
+    """Do what is asked with `loader`, in this process.
 
     Parameters
     ----------
     make_compute : callable or None
-        Returns the comparison's own compute for batches like one; None where that cannot run.
+        Returns the comparison's own compute for batches like one; None if that cannot run in this Python.
     """
     function = find_function(loader.function, STRATEGIES_OPTION)
     declared_settings(function)  # an error says what is wrong with them
-    asked: set[str] = set()
+    requested: set[str] = set()
     task = replace(
         task,
-        open_path=functools.partial(_note, asked, "path", task),
-        open_source=functools.partial(_note, asked, "source", task),
+        open_path=functools.partial(_note, requested, "path", task),
+        open_source=functools.partial(_note, requested, "source", task),
     )
-    seed_everything(loader.seed)
+    seed_everything(loader.conditions.seed)
     prepare = find_prepare(function)
     meeting = loader.rank.meet()
-    if action == "first_try" and prepare is not None:
+    if asked.action == "first_try" and prepare is not None:
         try:
             # Settings vary how files are read, not what they hold: they are prepared once for all.
             prepared = _run(prepare, loader, replace(task, settings={}))
-            return FirstTry(replace(prepared, asked_for=sorted(asked)), None)
+            return FirstTry(replace(prepared, requested=sorted(requested)), None)
         finally:
             end_processes()
     if loader.rank.cpus:
@@ -229,24 +131,24 @@ def answer(
         make=functools.partial(open_loader, function, task),
         make_compute=functools.partial(_make_compute, loader, task, make_compute),
         files=[*map(Path, loader.files), *files_below(Path(loader.folder))],
-        is_cold=loader.cache == "cold",
+        is_cold=loader.conditions.cache == "cold",
         records=None if loader.batches is not None else loader.records,
         is_ahead=True,
         meeting=meeting,
     )
     try:
-        if action in ("first_try", "try"):
-            step_records = loader.batch_size * loader.rank.world_size
-            tried = try_loader(loading, loader.batches, step_records, arguments["seconds"])
-            tried = with_declared(replace(tried, asked_for=sorted(asked)), function, task)
-            return tried if action == "try" else FirstTry(None, tried)
-        if action == "check":
+        if asked.action in ("first_try", "try"):
+            step_records = loader.conditions.batch_size * loader.rank.world_size
+            tried = try_loader(loading, loader.batches, step_records, asked.seconds)
+            tried = with_declared(replace(tried, requested=sorted(requested)), function, task)
+            return tried if asked.action == "try" else FirstTry(None, tried)
+        if asked.action == "check":
             with PrintedLines() as printed:
-                checked = check_epoch(loading, loader.batches, **arguments)
+                checked = check_epoch(loading, loader.batches, asked.trains, asked.arrays_file, asked.again)
                 left = end_processes()
             return replace(checked, left_behind=left, printed_lines=printed.count, first_printed=printed.first)
-        recipe = Recipe.from_json(arguments["recipe"])
-        return take_tuning_sample(loading, recipe) if action == "tune" else take_sample(loading, recipe)
+        take = take_tuning_sample if asked.action == "tune" else take_sample
+        return take(loading, asked.recipe)
     finally:
         end_processes()
 
@@ -284,7 +186,7 @@ def _note(asked: set[str], name: str, task: Task) -> Any:
 def _run(prepare: Callable[[Task], Any], loader: UserLoader, task: Task) -> WrittenStore:
     """Run the loader's `prepare`, and return its cost."""
     files = [Path(each) for each in loader.files]
-    if loader.cache == "cold":
+    if loader.conditions.cache == "cold":
         drop_from_page_cache(files)
     else:
         read_into_page_cache(files)
@@ -295,21 +197,20 @@ def _run(prepare: Callable[[Task], Any], loader: UserLoader, task: Task) -> Writ
 
 
 def _make_compute(loader: UserLoader, task: Task, make_compute: Callable[[Any], Compute] | None, batch: Any) -> Compute:
-    if loader.simulated_seconds is not None:
-        return Simulated(loader.simulated_seconds, loader.waits_for_steps, loader.rank.meet_devices())
-    if loader.step is not None:
-        return UserStep(find_function(loader.step, "--step"), task, loader.waits_for_steps, loader.rank)
+    if loader.conditions.simulated_seconds is not None:
+        return Simulated(
+            loader.conditions.simulated_seconds, loader.conditions.waits_for_steps, loader.rank.meet_devices()
+        )
+    if loader.conditions.step is not None:
+        return UserStep(
+            find_function(loader.conditions.step, "--step"), task, loader.conditions.waits_for_steps, loader.rank
+        )
     if make_compute is None:
         raise ValueError(
             "another Python cannot run the comparison's own model; give --step module:function, which runs there, or "
             "--compute simulated:20ms"
         )
     return make_compute(batch)
-
-
-def files_below(folder: Path) -> list[Path]:
-    """Return the files in `folder` and below it, sorted."""
-    return sorted(each for each in folder.rglob("*") if each.is_file())
 
 
 def disk_nbytes(folder: Path) -> int:
@@ -345,15 +246,19 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     with loader_errors():
         find_function(request["function"], STRATEGIES_OPTION)
 
-    def respond(asked: Request) -> Answer:
-        os.sched_setaffinity(0, asked["affinity"])
-        loader, arguments = UserLoader.from_json(asked["loader"]), asked["arguments"]
-        compute_threads = arguments.pop("compute_threads", loader.settings.get("compute_threads"))
+    def respond(message: Request) -> Answer:
+        asked = MeasuringRequest.from_json(message)
+        os.sched_setaffinity(0, asked.affinity)
+        loader = asked.loader
+        if loader is None:
+            raise ValueError(f"{asked.action} needs a user's loader")
+        compute_threads = asked.compute_threads or loader.settings.get("compute_threads")
         torch = sys.modules.get("torch")
         if compute_threads is not None and torch is not None:
             torch.set_num_threads(compute_threads)
+        conditions = loader.conditions
         with ExitStack() as in_force:
-            policies = [in_force.enter_context(each) for each in (HeapPolicy(loader.heap), GcPolicy(loader.gc))]
-            return audited(answer(loader, task_of(loader), None, asked["action"], arguments), policies).to_json()
+            policies = [in_force.enter_context(each) for each in (HeapPolicy(conditions.heap), GcPolicy(conditions.gc))]
+            return audited(answer(asked, loader, task_of(loader), None), policies).to_json()
 
     return {}, one_answer(respond)

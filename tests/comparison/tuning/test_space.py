@@ -60,8 +60,8 @@ def test_all_splits_are_tried_with_shared_cpus_among_them(table: Path) -> None:
     workload = workload_of(table, "async-raw")
     space = space_of(workload, workload.candidates()[0], False)
     candidates = [space.candidate(each) for each in space.neighbours({})]
-    threads = {workload.threads(each, False) for each in candidates}
-    assert {Threads(1, 1), Threads(2, 2)} <= threads | {workload.threads(space.candidate({}), False)}
+    threads = {workload.threads(each) for each in candidates}
+    assert {Threads(1, 1), Threads(2, 2)} <= threads | {workload.threads(space.candidate({}))}
 
 
 def test_decoders_are_varied_unless_pixels_must_be_the_same(photographs: Path) -> None:
