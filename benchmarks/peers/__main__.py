@@ -28,8 +28,8 @@ from benchmarks.peers.table import CAPTION, show
 from benchmarks.servers import ROOT
 from etl.arguments import parse_seconds
 from etl.commands.output import check_file_path, save_json
+from etl.comparison.compare import run_comparison
 from etl.comparison.request.settings import Settings
-from etl.comparison.run.phases import run_comparison
 from etl.comparison.run.progress import ComparisonProgress
 
 FOLDER = ROOT / ".asv" / "peers"

@@ -33,10 +33,10 @@ from etl.commands.output import (
     show_error,
 )
 from etl.commands.source_arguments import SOURCES, add_source_arguments
+from etl.comparison.compare import run_comparison
 from etl.comparison.judge.publishing import ContradictionError
 from etl.comparison.judge.rules import RULES
 from etl.comparison.request.settings import Settings
-from etl.comparison.run.phases import run_comparison
 from etl.comparison.show.page import render_page
 from etl.comparison.show.table import show_report
 from etl.comparison.show.trace import trace_events

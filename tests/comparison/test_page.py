@@ -19,9 +19,9 @@ from etl.comparison.show.charts import MAX_BATCHES_SHOWN, epoch_bars, overlap_la
 from etl.comparison.show.drawing import LinearAxis, RatioAxis
 from etl.comparison.show.page import render_page
 from etl.comparison.show.table import show_report
-from etl.comparison.show.units import digits, nbytes, percent, ratio, seconds
 from etl.measuring.statistics import Interval
 from etl.strategies import Strategy, register, strategy
+from etl.units import digits, nbytes, percent, ratio, seconds
 from tests import comparison_reports
 from tests.browser import find_chromium, render, serve
 from tests.comparison_reports import HOSTILE, REPORTS

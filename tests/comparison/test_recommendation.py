@@ -210,7 +210,7 @@ RAW, SAVED = Candidate("raw"), Candidate("presaved", "npy", "read")
 def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measurements:
     """Return measurements of `raw` and `presaved` on all of 200 records, with a store of `nbytes`."""
     return Measurements(
-        workload=make_workload(folder, strategies=("raw", "presaved", "process-raw"), cache=cache),
+        work=make_workload(folder, strategies=("raw", "presaved", "process-raw"), cache=cache).prepared(),
         started_at="2025-11-21T17:16:04+00:00",
         seconds=60.0,
         affinity=[0],
@@ -261,7 +261,7 @@ def test_a_round_that_could_not_begin_is_noted(tmp_path: Path) -> None:
 
 def test_scaled_metrics_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:
     made = measured(tmp_path)
-    made.workload.select(60)
+    made = replace(made, work=replace(made.work, records=60))
     (note,) = make_notes(made)
     assert note.startswith("Measured on 60 of 200 records, chosen at random. Times are scaled to all")
 
@@ -270,7 +270,7 @@ def test_a_store_that_memory_cannot_hold_is_noted_scaled_to_the_whole_source(tmp
     memory = psutil.virtual_memory().total
     made = measured(tmp_path, nbytes=0.3 * memory)
     assert make_notes(made) == []
-    made.workload.select(100)
+    made = replace(made, work=replace(made.work, records=100))
     assert any(note.startswith("The store of presaved takes") and "--cache cold" in note for note in make_notes(made))
 
 

@@ -98,7 +98,7 @@ def measured(folder: Path, trials: dict[Candidate, dict[Threads, list[float]]]) 
     for candidate, each in trials.items():
         workload.chosen[candidate] = min(each, key=lambda split: statistics.median(each[split]))
     return Measurements(
-        workload=workload,
+        work=workload.prepared(),
         started_at="2025-11-21T17:16:04+00:00",
         seconds=60.0,
         affinity=[0, 1],

@@ -31,7 +31,7 @@ NO_LOADING = "loading alone was not measured"
 
 def make_scenarios(measured: Measurements) -> list[Scenario]:
     """Return the scenarios of the settings, each with the prediction for every strategy."""
-    given = measured.workload.settings.what_if
+    given = measured.work.settings.what_if
     known = {each: measured_costs(measured, each) for each in measured.compared} if given else {}
     return [
         Scenario(each.text, [_predict(measured.name(one), costs, each) for one, costs in known.items()])
@@ -61,10 +61,10 @@ def _predict(name: str, costs: Costs | str, scenario: WhatIf) -> ScenarioResult:
 
 def measured_costs(measured: Measurements, candidate: Candidate) -> Costs | str:
     """Return the costs of `candidate`, or why they are unknown."""
-    workload, samples, scale = measured.workload, measured.samples[candidate], measured.scale
+    settings, samples, scale = measured.work.settings, measured.samples[candidate], measured.scale
     if candidate.is_foreign:
         return UNKNOWN_LOADER
-    if workload.settings.ranks > 1:
+    if settings.ranks > 1:
         return SEVERAL_RANKS
     alone = _loading_alone(samples)
     if not alone:
@@ -79,7 +79,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> Costs | str:
     cpu_seconds = min(cpu_seconds, max(1, threads.loading) * load)
     parts = parts_of(samples, scale)
     disk = 0.0
-    if workload.settings.cache == "cold":
+    if settings.cache == "cold":
         # The rest is waiting for the disk, which threads share until the disk is always busy.
         disk = min(max(0.0, max(1, threads.loading) * load - cpu_seconds), load)
         load = max(cpu_seconds / max(1, threads.loading), load - disk)
@@ -100,7 +100,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> Costs | str:
         nbytes=_nbytes(measured, candidate) / scale.batches,
         compute_seconds=_compute_seconds(measured, candidate, threads),
         is_on_device=measured.profile.device != "cpu",
-        waits_for_steps=workload.settings.waits_for_steps,
+        waits_for_steps=settings.waits_for_steps,
         apart=_slowdowns(measured, lambda each: each.compute + each.loading <= cpus, (1.0, 1.0)),
         shared=_slowdowns(measured, lambda each: each.compute + each.loading > cpus, (2.0, 2.0)),
         harness_seconds=parts.harness_seconds / scale.batches,
@@ -135,7 +135,7 @@ def _with_one_thread(measured: Measurements, candidate: Candidate, load: float, 
     threads = measured.threads(candidate)
     if threads.loading <= 1:
         return load
-    if measured.workload.settings.cache == "cold":
+    if measured.work.settings.cache == "cold":
         return max(load, min(cpu_seconds, threads.loading * load))
     for plain in measured.compared:
         if _reads_the_same(plain, candidate) and measured.threads(plain).loading <= 1:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from etl.comparison.request.answers import Profile
 from etl.comparison.request.candidates import Threads
-from etl.comparison.run.workload import Workload
+from etl.comparison.request.settings import Settings
 
 # Slowdown of loading during compute, and of compute during loading, as factors.
 Slowdowns = tuple[float, float]
 
 
-def slowdowns(workload: Workload, profile: Profile, threads: Threads) -> Slowdowns | None:
+def slowdowns(settings: Settings, profile: Profile, threads: Threads) -> Slowdowns | None:
     """Return the factors by which loading and compute slow each other down; None if they alternate."""
     split = profile.split(threads)
     if split is not None:
         return split.loading_slowdown, split.compute_slowdown
     # Even a training loop that loads itself overlaps with a device: it loads while one step is in flight.
-    return (1.0, 1.0) if profile.device != "cpu" and not workload.settings.waits_for_steps else None
+    return (1.0, 1.0) if profile.device != "cpu" and not settings.waits_for_steps else None
 
 
 def wall_seconds(batches: float, load: float, compute: float, factors: Slowdowns | None) -> float:

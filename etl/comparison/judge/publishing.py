@@ -50,7 +50,7 @@ from etl.training.compute import INFERENCE, default_model
 
 def make_report(measured: Measurements) -> Report:
     """Make the report of `measured`, which must have samples of at least one candidate."""
-    workload, settings = measured.workload, measured.workload.settings
+    work, settings = measured.work, measured.work.settings
     evidence = _evidence(measured)
     conditions = Conditions(
         affinity=measured.affinity,
@@ -72,19 +72,19 @@ def make_report(measured: Measurements) -> Report:
     ratios = ratios_of(measured.samples, measured.compared[0], measured.scale)
     report = Report(
         schema_version=SCHEMA_VERSION,
-        title=f"{settings.title}: {len(workload.source):,} records, batches of {settings.batch_size}{on_ranks}",
+        title=f"{settings.title}: {work.source_records:,} records, batches of {settings.batch_size}{on_ranks}",
         settings={
             **settings.to_json(),
             "threads": len(measured.affinity),
-            "until": workload.presave_stage,
+            "until": work.presave_stage,
             "model": model,
         },
         machine=describe_machine(),
         versions=describe_versions(),
         started_at=measured.started_at,
         seconds=measured.seconds,
-        source_records=len(workload.source),
-        measured_records=len(workload.records),
+        source_records=work.source_records,
+        measured_records=work.records,
         batch_size=settings.batch_size,
         order_seed=measured.order_seed,
         stopped_early=measured.stopped_early,
@@ -114,7 +114,7 @@ def _evidence(measured: Measurements) -> dict[str, Evidence]:
         measured.name(each): Evidence(
             is_presaved=each.is_presaved,
             is_foreign=each.is_foreign,
-            shares_python=measured.name(each) not in measured.workload.settings.pythons,
+            shares_python=measured.name(each) not in measured.work.settings.pythons,
             sameness=measured.sameness(each),
             threads=measured.threads(each),
             check=measured.checks[each],

@@ -8,10 +8,10 @@ from etl import strategies
 from etl.comparison.judge.report import Report, StrategyResult
 from etl.comparison.judge.results import Measurements, audits_of, splits_of
 from etl.comparison.request.candidates import Candidate, Threads
-from etl.comparison.show.units import bounds, nbytes, seconds
 from etl.measuring.statistics import MIN_ROUNDS, Interval
 from etl.runtime.resources import usable_nbytes
 from etl.training.compute import INFERENCE, TRAINING
+from etl.units import bounds, nbytes, seconds
 
 # A smaller difference is not worth a change, even if it is real.
 NEGLIGIBLE = 0.02
@@ -149,9 +149,9 @@ def make_notes(measured: Measurements) -> list[str]:
     scale = measured.scale
     found = [measured.gave_way] if measured.gave_way else []
     found += [f"{measured.name(each)} failed: {reason}" for each, reason in measured.failed.items()]
-    asked_for, reference = measured.workload.candidates()[0], measured.compared[0]
-    if reference != asked_for:
-        found.append(f"{measured.name(reference)} is the reference instead of {measured.name(asked_for)}.")
+    requested, reference = measured.work.candidates[0], measured.compared[0]
+    if reference != requested:
+        found.append(f"{measured.name(reference)} is the reference instead of {measured.name(requested)}.")
     if measured.no_server:
         found.append(
             f"The comparison ended after {measured.rounds} rounds: the next could not begin: {measured.no_server}"
@@ -170,7 +170,7 @@ def make_notes(measured: Measurements) -> list[str]:
     for candidate in measured.compared:
         written = measured.written(candidate)
         nbytes = 0 if written is None else scale.amount(written.nbytes)
-        if nbytes > memory / 2 and measured.workload.settings.cache == "warm":
+        if nbytes > memory / 2 and measured.work.settings.cache == "warm":
             found.append(
                 f"The store of {measured.name(candidate)} takes {nbytes / 1e9:,.1f} GB, but this machine has "
                 f"{memory / 1e9:,.1f} GB of memory: epochs over the whole source will wait for the disk. Also compare "
@@ -183,12 +183,13 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
     """Yield notes on a user's loader: what of its epochs was measured, its threads, and what it left behind."""
     if not candidate.is_foreign:
         return
-    name, workload = measured.name(candidate), measured.workload
-    batches, tried = workload.batches_of(candidate), workload.tried[candidate.origin]
+    name, work = measured.name(candidate), measured.work
+    batches, tried = work.part_batches[candidate], work.tried[candidate.origin]
     if batches is not None and (tried.epoch_batches is None or batches < tried.epoch_batches):
         of_all = "" if tried.epoch_batches is None else f" of {tried.epoch_batches:,}"
-        asked_for = workload.settings.epoch_batches is not None
-        reason = "as --epoch-batches says" if asked_for else "it cannot be given fewer records"
+        reason = (
+            "as --epoch-batches says" if work.settings.epoch_batches is not None else "it cannot be given fewer records"
+        )
         yield f"{name}: {batches:,}{of_all} batches of an epoch were measured: {reason}."
     given = measured.threads(candidate).compute
     threads = {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
@@ -216,7 +217,7 @@ def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
     kind = "worker processes" if candidate.worker_processes else "loading threads"
     runs = f"{measured.name(candidate)} runs with {_split(threads)} compute threads + {kind}"
     others = ", ".join(f"{_split(split)} {seconds(each.epoch_seconds)}" for split, each in tried.items())
-    cpus = measured.workload.cpus
+    cpus = measured.work.cpus
     is_shared = threads.compute + threads.loading > cpus
     yield (
         f"{runs}{f', which share the CPUs ({cpus})' if is_shared else ''}: the fastest split in short "

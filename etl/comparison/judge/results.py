@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from etl.comparison.judge.prediction import slowdowns, wall_seconds
+from etl.comparison.judge.prepared_work import PreparedWork
 from etl.comparison.judge.report import (
     Losses,
     Noise,
@@ -25,9 +26,7 @@ from etl.comparison.judge.rules import misplaced_pages
 from etl.comparison.judge.sameness import Sameness, compare_amounts, compare_epochs, is_shuffled
 from etl.comparison.request.answers import AuditedSample, CheckedEpoch, LoadingSample, Profile, WrittenStore
 from etl.comparison.request.candidates import Candidate, StoreKind, Threads
-from etl.comparison.request.epoch_content import EpochContent
-from etl.comparison.run.workload import Workload
-from etl.comparison.worker.epoch_recorder import may_hold
+from etl.comparison.request.epoch_content import EpochContent, may_hold
 from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.rounds import Place
 from etl.measuring.sample import RankSample, Sample
@@ -43,7 +42,7 @@ class Measurements:
 
     Attributes
     ----------
-    workload : Workload
+    work : PreparedWork
         The work that was measured.
     started_at : str
         Start of the comparison, in ISO format.
@@ -89,7 +88,7 @@ class Measurements:
         Why samples were taken again, and why others should have been.
     """
 
-    workload: Workload
+    work: PreparedWork
     started_at: str
     seconds: float
     affinity: list[int]
@@ -116,13 +115,12 @@ class Measurements:
     @property
     def scale(self) -> EpochScale:
         """Scale from the measured records to an epoch of the whole source."""
-        workload = self.workload
-        return EpochScale(len(workload.source), len(workload.records), workload.step_records)
+        return EpochScale(self.work.source_records, self.work.records, self.work.step_records)
 
     @property
     def compared(self) -> list[Candidate]:
         """Candidates that have samples, in the requested order. The first is the reference."""
-        return [each for each in self.workload.candidates() if self.samples.get(each)]
+        return [each for each in self.work.candidates if self.samples.get(each)]
 
     @property
     def own(self) -> Candidate | None:
@@ -131,32 +129,32 @@ class Measurements:
 
     def name(self, candidate: Candidate) -> str:
         """Return the candidate's name in reports."""
-        return self.workload.name(candidate)
+        return self.work.names[candidate]
 
     def threads(self, candidate: Candidate) -> Threads:
         """Return the CPU split of `candidate`."""
-        return self.workload.threads(candidate)
+        return self.work.threads[candidate]
 
     def sameness(self, candidate: Candidate) -> Sameness:
         """Return how far the records of `candidate` are those of the reference."""
         reference = self.compared[0]
         epoch, expected, name = self.checks[candidate], self.checks[reference], self.name(reference)
-        if not self.workload.gets_selected(candidate):
+        if candidate in self.work.gets_all:
             same = self._compare_part(candidate, expected.content, name)
         else:
             same = compare_epochs(epoch.content, expected.content, name, self._source_order())
         if same.displacement is not None:
-            samples, batch_size = epoch.content.samples, self.workload.settings.batch_size
+            samples, batch_size = epoch.content.samples, self.work.settings.batch_size
             shuffled = is_shuffled(same.displacement, batch_size, samples)
             return replace(same, is_shuffled=epoch.reshuffles if shuffled is None else shuffled)
         return replace(same, is_shuffled=epoch.reshuffles)
 
     def _compare_part(self, candidate: Candidate, expected: EpochContent, name: str) -> Sameness:
         """Compare a user's loader that cannot be given fewer records: only the amount, since they are others."""
-        batches = self.workload.tried[candidate.origin].epoch_batches
-        records, batch_size = len(self.workload.source), self.workload.settings.batch_size
-        ranks = self.workload.rank.world_size
-        if batches is not None and not may_hold(batches * ranks, records, batch_size, self.workload.cpus * ranks):
+        batches = self.work.tried[candidate.origin].epoch_batches
+        records, batch_size = self.work.source_records, self.work.settings.batch_size
+        ranks = self.work.settings.ranks
+        if batches is not None and not may_hold(batches * ranks, records, batch_size, self.work.cpus * ranks):
             wanted = -(-records // (batch_size * ranks))
             return Sameness(None, f"its epoch has {batches:,} batches, and {wanted:,} hold the records of the source")
         return compare_amounts(self.checks[candidate].content, expected, name)
@@ -167,9 +165,9 @@ class Measurements:
         Return None if no strategy of this package ran; or with several ranks, whose records do not come one after the
         other: whether they are shuffled is then seen from a second epoch.
         """
-        if self.own is None or self.workload.rank.world_size > 1:
+        if self.own is None or self.work.settings.ranks > 1:
             return None
-        digests, order = self.checks[self.own].content.records, self.workload.epoch_order()
+        digests, order = self.checks[self.own].content.records, self.work.epoch_order
         return [digests[place] for place in np.argsort(order).tolist()]
 
     def written(self, candidate: Candidate) -> WrittenStore | None:
@@ -401,7 +399,7 @@ def stage_results(measured: Measurements) -> list[StageResult]:
     The first result is a strategy without a store, for comparison, if there is one. It loads ahead if the others do and
     such a strategy was measured.
     """
-    stored = [each for each in measured.workload.stage_candidates() if _samples(measured, each)]
+    stored = [each for each in measured.work.stage_candidates if _samples(measured, each)]
     if not stored:
         return []
     raw = _without_store(measured, stored[0])
@@ -443,7 +441,7 @@ def _estimate(measured: Measurements, candidate: Candidate, etl_alone: float) ->
     alike = [each for each in measured.compared if each.is_ahead == candidate.is_ahead] or measured.compared
     compared = next((each for each in alike if each.strategy == candidate.strategy), alike[0])
     compute = parts_of(measured.samples[compared], measured.scale).compute_alone_seconds / batches
-    factors = slowdowns(measured.workload, measured.profile, measured.threads(candidate))
+    factors = slowdowns(measured.work.settings, measured.profile, measured.threads(candidate))
     return wall_seconds(batches, etl_alone / batches, compute, factors)
 
 
@@ -454,10 +452,10 @@ def _without_store(measured: Measurements, stored: Candidate) -> Candidate | Non
 
 
 def _faults(measured: Measurements, candidate: Candidate) -> list[str]:
-    unchecked = measured.workload.settings.unchecked
+    unchecked = measured.work.settings.unchecked
     misplaced = misplaced_pages(_samples(measured, candidate))
     if misplaced and "cache" not in unchecked:
-        return [f"{misplaced:,} pages of its files were not in the state of --cache {measured.workload.settings.cache}"]
+        return [f"{misplaced:,} pages of its files were not in the state of --cache {measured.work.settings.cache}"]
     if "samples" in unchecked or measured.randomness is not None:
         return []
     own = measured.own or measured.compared[0]

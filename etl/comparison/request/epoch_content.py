@@ -65,3 +65,8 @@ class Signatures:
             np.savez(path, signatures=self.values)
         else:
             np.savez(path, signatures=self.values, labels=self.labels)
+
+
+def may_hold(batches: int, records: int, batch_size: int, workers: int) -> bool:
+    """Return True if `batches` can hold `records`: each worker may end with an incomplete batch, or not."""
+    return records // batch_size - (workers - 1) <= batches <= -(-records // batch_size) + workers - 1

@@ -6,12 +6,10 @@ import datetime
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from etl.comparison.judge.publishing import check_report, make_report
-from etl.comparison.judge.report import Report, Timeline, TuningResult
+from etl.comparison.judge.report import Report, Timeline
 from etl.comparison.judge.results import Measurements
-from etl.comparison.judge.rules import RULES
 from etl.comparison.request.answers import CheckedEpoch, Profile, TuningSample
 from etl.comparison.request.candidates import Candidate, Threads
 from etl.comparison.request.records import UserLoaderSource
@@ -32,8 +30,6 @@ from etl.comparison.run.schedule import (
     seconds_of_round,
 )
 from etl.comparison.run.workload import Workload
-from etl.comparison.tuning.results import TunedStrategy
-from etl.comparison.tuning.tuner import run_tuning, tuned_settings
 from etl.measuring.processes import MeasurementError
 from etl.measuring.sample import Recipe, Spans
 from etl.measuring.statistics import USUAL_ROUNDS
@@ -46,56 +42,10 @@ CLOSING_SECONDS = 3.0
 PILOT_TURNS, PILOT_BATCHES, CLEARLY_SLOWER = 2, 6, 1.05
 
 
-def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
-    """Compare the strategies of `settings` on their source, and return the report.
-
-    With `settings.tune_seconds`, each strategy is tuned first, and compared in its best configuration.
-
-    After an interruption, the report has the complete rounds so far; if there are none, `KeyboardInterrupt` is raised.
-
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with the progress after every step.
-
-    Raises
-    ------
-    ValueError
-        If the input is wrong: the source, a record, the model or a setting.
-    MeasurementError
-        If no strategy can be measured.
-    ContradictionError
-        If the metrics of the report contradict each other.
-    """
-    unknown = sorted(set(settings.unchecked) - set(RULES))
-    if unknown:
-        raise ValueError(f"--no-check: unknown rule {', '.join(unknown)}; the rules are {', '.join(RULES)}")
-    if settings.tune_seconds is None:
-        return _compare(settings, progress)
-    tuning = run_tuning(settings, progress)
-    if tuning.stopped_early:
-        raise KeyboardInterrupt  # what is finished has been kept
-    report = _compare(tuned_settings(settings, tuning), progress)
-    results = [_tuned(each) for each in tuning.strategies]
-    failed = [f"{name} could not be tuned, so its settings are as given: {why}" for name, why in tuning.failed.items()]
-    return replace(report, tuning=results, notes=[*(each.advice for each in results), *failed, *report.notes])
-
-
-def _compare(settings: Settings, progress: Callable[[ComparisonProgress], None] | None) -> Report:
+def compare_as_given(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
+    """Compare the strategies of `settings` as they are, and return the report; see `run_comparison`."""
     with opened_workload(settings) as (workload, affinity):
         return _Comparison(workload, affinity, progress or _no_progress).run()
-
-
-def _tuned(strategy: TunedStrategy) -> TuningResult:
-    return TuningResult(
-        name=strategy.name,
-        given=strategy.given,
-        chosen=strategy.chosen,
-        advice=strategy.advice(),
-        configurations=len(strategy.configurations),
-        seconds=strategy.seconds,
-        is_cached=strategy.is_cached,
-    )
 
 
 def _no_progress(progress: ComparisonProgress) -> None:
@@ -151,7 +101,7 @@ class _Comparison:
             rounds = self._measure(processes, recipes)
             timelines = self._trace(processes, rounds)
         measured = Measurements(
-            workload=self._workload,
+            work=self._workload.prepared(),
             started_at=self._started_at.isoformat(timespec="seconds"),
             seconds=time.monotonic() - self._began,
             affinity=self._affinity,

@@ -41,9 +41,7 @@ def opened_workload(settings: Settings) -> Iterator[tuple[Workload, list[int]]]:
     affinity = affinity_of(wanted)
     fewest = min(len(cpus_of_rank(affinity, rank, settings.ranks)) for rank in range(settings.ranks))
     with temporary_folder("compare") as folder:
-        workload = Workload(settings, folder, fewest)
-        workload.crowding = max(1.0, fewest * settings.ranks / wanted)
-        yield workload, affinity
+        yield Workload(settings, folder, fewest), affinity
 
 
 class Preparation:

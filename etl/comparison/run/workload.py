@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from etl.comparison.judge.prepared_work import PreparedWork
 from etl.comparison.request.answers import TriedLoader
 from etl.comparison.request.candidates import Candidate, Threads
 from etl.comparison.request.settings import Settings
@@ -27,8 +28,6 @@ class Workload(Work):
         Compute threads of strategies that do not load ahead; None for all CPUs.
     chosen : dict
         CPU splits that were chosen in trials, by candidate.
-    crowding : float
-        Ranks that share each CPU, at least 1.
     is_on_device : bool
         True if compute is known to run on a device other than the CPU.
     tried : dict
@@ -43,16 +42,31 @@ class Workload(Work):
         super().__init__(settings, folder, cpus)
         self.plain_compute_threads: int | None = None
         self.chosen: dict[Candidate, Threads] = {}
-        self.crowding = 1.0
         self.is_on_device = False
         self.tried: dict[Candidate, TriedLoader] = {}
         self.prepare_seconds_per_record: dict[Candidate, float] = {}
         self.requested: dict[Candidate, set[str]] = {}
 
-    @property
-    def compute_crowding(self) -> float:
-        """Ranks whose compute shares each CPU; a simulated device takes none."""
-        return self.crowding if self.settings.simulated_seconds is None else 1.0
+    def prepared(self) -> PreparedWork:
+        """Return what is known now, for judging the samples."""
+        candidates, stage_candidates = self.candidates(), self.stage_candidates()
+        every = [*candidates, *stage_candidates]
+        foreign = [each for each in candidates if each.is_foreign and each.origin in self.tried]
+        return PreparedWork(
+            settings=self.settings,
+            cpus=self.cpus,
+            source_records=len(self.source),
+            records=len(self.records),
+            presave_stage=self.presave_stage,
+            candidates=candidates,
+            stage_candidates=stage_candidates,
+            names={each: self.name(each) for each in every},
+            threads={each: self.threads(each) for each in every},
+            tried=dict(self.tried),
+            part_batches={each: self.batches_of(each) for each in foreign},
+            gets_all={each for each in foreign if not self.gets_selected(each)},
+            epoch_order=self.epoch_order().tolist(),
+        )
 
     def candidates(self) -> list[Candidate]:
         """Return the candidates that are compared.

@@ -19,8 +19,8 @@ from etl.comparison.show.drawing import (
     draw_axis,
     draw_grid,
 )
-from etl.comparison.show.units import Scale, bounds, percent, ratio, seconds, time_scale
 from etl.measuring.statistics import Interval
+from etl.units import Scale, bounds, percent, ratio, seconds, time_scale
 
 if TYPE_CHECKING:
     from etl.comparison.judge.report import Parts, ProfileResult, Report, StageResult, StrategyResult, Timeline

@@ -20,7 +20,7 @@ from etl.comparison.show.charts import (
     stage_name,
     stage_parts,
 )
-from etl.comparison.show.units import (
+from etl.units import (
     NOT_MEASURED,
     Scale,
     bounds,

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from etl.comparison.show.page import cpus_wanted, pays_off, prediction_kind, scenario_notes
-from etl.comparison.show.units import Scale, bounds, percent, time_scale
 from etl.tables import Bar, print_table
+from etl.units import Scale, bounds, percent, time_scale
 
 if TYPE_CHECKING:
     from etl.comparison.judge.report import Report, Scenario, StrategyResult

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.comparison.judge.report import THROTTLED_LIMIT
-from etl.comparison.show.units import bounds, describe_settings, ratio, seconds
 from etl.measuring.statistics import Interval
 from etl.measuring.values import JsonValues
+from etl.units import bounds, describe_settings, ratio, seconds
 
 # A smaller difference is not worth a change of settings.
 NEGLIGIBLE = 0.02

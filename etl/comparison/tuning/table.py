@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from etl.comparison.show.units import bounds, byte_scale, describe_settings, time_scale
 from etl.tables import print_table
+from etl.units import bounds, byte_scale, describe_settings, time_scale
 
 if TYPE_CHECKING:
     from etl.comparison.tuning.results import TriedConfiguration, TunedStrategy, Tuning

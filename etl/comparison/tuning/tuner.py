@@ -21,7 +21,6 @@ from etl.comparison.run.preparation import Preparation, opened_workload
 from etl.comparison.run.processes import InputError, Processes
 from etl.comparison.run.progress import ComparisonProgress
 from etl.comparison.run.workload import Workload
-from etl.comparison.show.units import describe_settings
 from etl.comparison.tuning.cache import Cache
 from etl.comparison.tuning.results import (
     Costs,
@@ -35,6 +34,7 @@ from etl.comparison.tuning.search import Measured, Search, choose
 from etl.comparison.tuning.space import space_of
 from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import Interval
+from etl.units import describe_settings
 
 # Length of the longest samples, and of the first ones, and the fewest batches of either.
 EPOCH_SECONDS, FIRST_SECONDS = 2.0, 0.4

@@ -12,11 +12,6 @@ from etl.measuring.signatures import join_signatures, labels_of, signatures_of
 from etl.measuring.structure import record_count
 
 
-def may_hold(batches: int, records: int, batch_size: int, workers: int) -> bool:
-    """Return True if `batches` can hold `records`: each worker may end with an incomplete batch, or not."""
-    return records // batch_size - (workers - 1) <= batches <= -(-records // batch_size) + workers - 1
-
-
 class EpochRecorder:
     """Records the content of an epoch.
 

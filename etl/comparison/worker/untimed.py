@@ -12,7 +12,8 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from etl.comparison.request.answers import CheckedEpoch, LoadingSample, TriedLoader, TuningSample
-from etl.comparison.worker.epoch_recorder import EpochRecorder, may_hold
+from etl.comparison.request.epoch_content import may_hold
+from etl.comparison.worker.epoch_recorder import EpochRecorder
 from etl.measuring.arrays import (
     Access,
     access_of,

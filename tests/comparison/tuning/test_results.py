@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.comparison.show.units import describe_settings
 from etl.comparison.tuning.document import SCHEMA_VERSION, tuning_json
 from etl.comparison.tuning.results import (
     Costs,
@@ -23,6 +22,7 @@ from etl.comparison.tuning.results import (
     with_front,
 )
 from etl.measuring.statistics import Interval
+from etl.units import describe_settings
 from tests import tuning_results
 from tests.report_schema import TUNING_SCHEMA, make_tuning_schema
 from tests.tuning_results import ABOVE, TUNINGS, configuration, strategy

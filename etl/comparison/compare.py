@@ -9,13 +9,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from etl.arguments import parse_seconds
-from etl.comparison.judge.report import Report
+from etl.comparison.judge.report import Report, TuningResult
+from etl.comparison.judge.rules import RULES
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.carried import Given, carried_settings
-from etl.comparison.run.phases import run_comparison
+from etl.comparison.run.phases import compare_as_given
 from etl.comparison.run.progress import ComparisonProgress
-from etl.comparison.tuning.results import Tuning
-from etl.comparison.tuning.tuner import run_tuning
+from etl.comparison.tuning.results import TunedStrategy, Tuning
+from etl.comparison.tuning.tuner import run_tuning, tuned_settings
 
 # Fields of `Settings` that are no arguments, with the argument to give instead; None if there is none.
 INSTEAD = {
@@ -166,3 +167,50 @@ def _check_names(function: Callable[..., Any], settings: Mapping[str, Any], inst
 
 def _seconds(budget: str | float, name: str) -> float:
     return parse_seconds(budget, name) if isinstance(budget, str) else float(budget)
+
+
+def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
+    """Compare the strategies of `settings` on their source, and return the report.
+
+    With `settings.tune_seconds`, each strategy is tuned first, and compared in its best configuration.
+
+    After an interruption, the report has the complete rounds so far; if there are none, `KeyboardInterrupt` is raised.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called with the progress after every step.
+
+    Raises
+    ------
+    ValueError
+        If the input is wrong: the source, a record, the model or a setting.
+    MeasurementError
+        If no strategy can be measured.
+    ContradictionError
+        If the metrics of the report contradict each other.
+    """
+    unknown = sorted(set(settings.unchecked) - set(RULES))
+    if unknown:
+        raise ValueError(f"--no-check: unknown rule {', '.join(unknown)}; the rules are {', '.join(RULES)}")
+    if settings.tune_seconds is None:
+        return compare_as_given(settings, progress)
+    tuning = run_tuning(settings, progress)
+    if tuning.stopped_early:
+        raise KeyboardInterrupt  # what is finished has been kept
+    report = compare_as_given(tuned_settings(settings, tuning), progress)
+    results = [_tuned(each) for each in tuning.strategies]
+    failed = [f"{name} could not be tuned, so its settings are as given: {why}" for name, why in tuning.failed.items()]
+    return replace(report, tuning=results, notes=[*(each.advice for each in results), *failed, *report.notes])
+
+
+def _tuned(strategy: TunedStrategy) -> TuningResult:
+    return TuningResult(
+        name=strategy.name,
+        given=strategy.given,
+        chosen=strategy.chosen,
+        advice=strategy.advice(),
+        configurations=len(strategy.configurations),
+        seconds=strategy.seconds,
+        is_cached=strategy.is_cached,
+    )

@@ -1,4 +1,4 @@
-"""No modules import each other in a circle, not even within functions."""
+"""Imports point one way: no circles, not even within functions, and no folder imports what is above it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ FILES = [
     for path in (ROOT / package).rglob("*.py")
     if not path.is_relative_to(ROOT / "benchmarks" / "measuring")
 ]
+
+# Folders of `etl/comparison`, and those of them that each may import.
+LAYERS: dict[str, set[str]] = {
+    "request": set(),
+    "worker": {"request"},
+    "judge": {"request"},
+    "show": {"judge", "request"},
+    "run": {"judge", "request"},
+    "tuning": {"run", "judge", "show", "request"},
+}
+# Public methods of a report show it: `print(report)`, `report.save("page.html")`.
+SHOWING = "etl.comparison.judge.report"
 
 
 def name_of(path: Path) -> str:
@@ -49,6 +61,27 @@ def graph() -> dict[str, set[str]]:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     TopologicalSorter(graph()).prepare()
+
+
+def layer_of(name: str) -> str:
+    parts = name.split(".")
+    return parts[2] if parts[:2] == ["etl", "comparison"] and len(parts) > 3 else ""
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_folder_of_the_comparison_imports_only_what_is_below_it(layer: str) -> None:
+    own = {name: imported for name, imported in graph().items() if layer_of(name) == layer and name != SHOWING}
+    assert own
+    above = {(name, each) for name, imported in own.items() for each in imported if layer_of(each)}
+    assert {layer_of(each) for _, each in above} <= {layer, *LAYERS[layer]}, above
+
+
+def test_nothing_imports_the_measuring_process_and_measuring_imports_nothing_else() -> None:
+    everything = graph()
+    worker = {name for name in everything if layer_of(name) == "worker"}
+    assert not {name for name, imported in everything.items() if imported & worker and name not in worker}
+    measuring = {name: imported for name, imported in everything.items() if name.startswith("etl.measuring.")}
+    assert all(each.startswith("etl.measuring") for imported in measuring.values() for each in imported)
 
 
 def test_a_circle_within_a_function_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""The work of a comparison as it was measured: facts for whoever judges the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from etl.comparison.request.answers import TriedLoader
+from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.settings import Settings
+
+
+@dataclass(frozen=True)
+class PreparedWork:
+    """What was asked, and what was chosen for it.
+
+    Attributes
+    ----------
+    settings : Settings
+        The settings.
+    cpus : int
+        CPUs of each rank, for loading and compute together.
+    source_records, records : int
+        Records of the source, and those that were measured.
+    presave_stage : str
+        Stage after which records are presaved.
+    candidates, stage_candidates : list of Candidate
+        Candidates that are compared, in the requested order, and those that show where to presave.
+    names : dict of Candidate to str
+        Names in reports.
+    threads : dict of Candidate to Threads
+        CPU splits.
+    tried : dict of Candidate to TriedLoader
+        First tries of user loaders, by origin.
+    part_batches : dict of Candidate to int or None
+        Batches that are measured of user loaders, on each rank; None for all.
+    gets_all : set of Candidate
+        User loaders that cannot be given fewer records than the source has.
+    epoch_order : list of int
+        Indices of the records in epoch 0 of the comparison's own strategies.
+    """
+
+    settings: Settings
+    cpus: int
+    source_records: int
+    records: int
+    presave_stage: str
+    candidates: list[Candidate]
+    stage_candidates: list[Candidate]
+    names: Mapping[Candidate, str]
+    threads: Mapping[Candidate, Threads]
+    tried: Mapping[Candidate, TriedLoader]
+    part_batches: Mapping[Candidate, int | None]
+    gets_all: set[Candidate]
+    epoch_order: list[int]
+
+    @property
+    def step_records(self) -> int:
+        """Records that all ranks together take in a step."""
+        return self.settings.batch_size * self.settings.ranks
