@@ -12,7 +12,7 @@ from etl.comparison.request.settings import Settings
 
 @dataclass(frozen=True)
 class PreparedWork:
-    """What was asked, and what was chosen for it.
+    """The work that was asked for, and what was chosen for it.
 
     Attributes
     ----------
