@@ -1,61 +1,109 @@
-"""Charts of a report: parts of an epoch, ratios, overlap of loading and compute, and stages."""
+"""Charts of a report as places on the page, in percent of its width: the template draws them with CSS alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil, floor, log, log10
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
-
-from etl import strategies
-from etl.comparison.show.drawing import (
-    Drawing,
-    LinearAxis,
-    RatioAxis,
-    Row,
-    RowChart,
-    draw_axis,
-    draw_grid,
-)
 from etl.measuring.statistics import Interval
-from etl.units import Scale, bounds, percent, ratio, seconds, time_scale
+from etl.units import bounds, percent, ratio, time_scale
 
 if TYPE_CHECKING:
-    from etl.comparison.judge.report import Parts, ProfileResult, Report, StageResult, StrategyResult, Timeline
-
-_BAR_HEIGHT, _BAR_TOP, _BAR_BOTTOM = 42, 8, 34
+    from etl.comparison.judge.report import Parts, ProfileResult, Report, StageResult, StrategyResult
 
 
-def epoch_bars(report: Report) -> RowChart:
-    """Draw the parts of an epoch's wall time: one bar per strategy."""
+@dataclass(frozen=True)
+class Bar:
+    """A part of a bar.
+
+    Attributes
+    ----------
+    kind : str
+        CSS class of its colour.
+    name : str
+        Name of the part.
+    width : float
+        Width in percent.
+    text : str
+        Its quantity.
+    """
+
+    kind: str
+    name: str
+    width: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Dot:
+    """An estimate, and its interval if there is one: places in percent. `kind` is the CSS class of its colour."""
+
+    kind: str
+    place: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a chart: bars from left to right, or a dot.
+
+    Attributes
+    ----------
+    name : str
+        Name of the row.
+    summary : str
+        The row in short.
+    spoken : str
+        The row for those who do not see it.
+    warning : str
+        Reason why the row does not count; otherwise empty.
+    """
+
+    name: str
+    summary: str
+    spoken: str
+    bars: list[Bar] = field(default_factory=list)
+    dot: Dot | None = None
+    warning: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Rows from top to bottom, and the marks of their common axis.
+
+    Attributes
+    ----------
+    marks : list of (float, str)
+        Place and text of each.
+    one : float or None
+        Place of the ratio 1.
+    """
+
+    rows: list[Row]
+    marks: list[tuple[float, str]] = field(default_factory=list)
+    one: float | None = None
+
+
+def epoch_bars(report: Report) -> Chart:
+    """Return the parts of an epoch's wall time: one row per strategy."""
     walls = [each.parts.wall_seconds for each in report.strategies]
-    axis, scale = LinearAxis(max(walls)), time_scale(walls)
-    marks = [(axis.position(mark), scale.mark(mark)) for mark in axis.marks(scale.size)]
-    return RowChart(
-        [_epoch_row(each, axis, scale, [place for place, _ in marks]) for each in report.strategies], draw_axis(marks)
-    )
-
-
-def _epoch_row(result: StrategyResult, axis: LinearAxis, scale: Scale, grid: list[float]) -> Row:
-    segments = _segments(result.parts)
-    wall = scale.text(result.parts.wall_seconds)
-    spoken = ", ".join(f"{name} {scale.text(measured)}" for _, name, _, measured in segments)
-    drawing = Drawing(_BAR_HEIGHT, f"{result.name}: {wall} for an epoch: {spoken}")
-    draw_grid(drawing, grid)
-    disqualified = " disqualified" if result.disqualified else ""
-    rights = list(accumulate(axis.position(drawn) for _, _, drawn, _ in segments))
-    lefts = [0.0, *rights[:-1]]
-    for left, right, (kind, name, _, measured) in zip(lefts, rights, segments, strict=True):
-        drawing.bar(left, right, _BAR_TOP, _BAR_BOTTOM, f"part {kind}{disqualified}", f"{name}: {scale.text(measured)}")
-    if result.disqualified:
-        drawing.bar(0, rights[-1], _BAR_TOP, _BAR_BOTTOM, "hatch")
-    for left, right, (kind, name, _, measured) in zip(lefts, rights, segments, strict=True):
-        words = scale.text(measured)
-        drawing.label(left, right, 25.5, (f"{name} {words}", words), f"on-{kind}{disqualified}")
-    warning = f"disqualified: {'; '.join(result.disqualified)}" if result.disqualified else ""
-    return Row(result.name, wall, drawing.markup(), warning)
+    longest, scale = max(walls), time_scale(walls)
+    rows = []
+    for result in report.strategies:
+        bars = [
+            Bar(kind, name, drawn / longest * 100, scale.text(measured))
+            for kind, name, drawn, measured in _segments(result.parts)
+        ]
+        wall = scale.text(result.parts.wall_seconds)
+        spoken = ", ".join(f"{each.name} {each.text}" for each in bars)
+        warning = f"disqualified: {'; '.join(result.disqualified)}" if result.disqualified else ""
+        bars = [each for each in bars if each.width > 0]
+        rows.append(Row(result.name, wall, f"{result.name}: {wall} for an epoch: {spoken}", bars, warning=warning))
+    return Chart(rows, [(mark / longest * 100, scale.mark(mark)) for mark in linear_marks(longest, scale.size)])
 
 
 def _segments(parts: Parts) -> list[tuple[str, str, float, float]]:
@@ -74,22 +122,19 @@ def _segments(parts: Parts) -> list[tuple[str, str, float, float]]:
     ]
 
 
-_RATIO_HEIGHT = 36
 # CSS class of each verdict. Verdicts that are not listed have the class "unclear", which is grey.
 _VERDICT_KINDS = {"faster": "shown", "slower": "shown", "reference": "reference", "disqualified": "disqualified"}
 
 
-def ratio_intervals(report: Report) -> RowChart | None:
-    """Draw the ratios of wall times as dots with intervals on a logarithmic axis; return None if there is no ratio."""
+def ratio_intervals(report: Report) -> Chart | None:
+    """Return the ratios of wall times and their intervals on a logarithmic axis; None if there is no ratio."""
     intervals = [each.ratio for each in report.strategies if each.ratio is not None]
     if not intervals:
         return None
-    bounds = [bound for each in intervals for bound in (each.low, each.estimate, each.high) if bound is not None]
-    axis = RatioAxis.around(bounds)
+    known = [bound for each in intervals for bound in (each.low, each.estimate, each.high) if bound is not None]
+    axis = RatioAxis.around(known)
     marks = [(axis.position(mark), f"{mark:g}×") for mark in axis.marks()]  # noqa: RUF001  the sign for times
-    return RowChart(
-        [_ratio_row(each, axis, [place for place, _ in marks]) for each in report.strategies], draw_axis(marks)
-    )
+    return Chart([_ratio_row(each, axis) for each in report.strategies], marks, axis.position(1))
 
 
 def describe_interval(interval: Interval | None) -> str:
@@ -98,22 +143,16 @@ def describe_interval(interval: Interval | None) -> str:
     return f"{estimate} ({ends})" if ends else estimate
 
 
-def _ratio_row(result: StrategyResult, axis: RatioAxis, grid: list[float]) -> Row:
-    summary = _describe_ratio(result)
-    drawing = Drawing(_RATIO_HEIGHT, f"{result.name}: {summary}")
-    draw_grid(drawing, grid)
-    draw_grid(drawing, [axis.position(1)], "one")
-    kind, middle = _VERDICT_KINDS.get(result.verdict, "unclear"), _RATIO_HEIGHT / 2
+def _ratio_row(result: StrategyResult, axis: RatioAxis) -> Row:
+    kind, dot = _VERDICT_KINDS.get(result.verdict, "unclear"), None
     if result.verdict == "reference":
-        drawing.dot(axis.position(1), middle, 6, "point reference", summary)
+        dot = Dot(kind, axis.position(1))
     elif result.ratio is not None:
+        dot = Dot(kind, axis.position(result.ratio.estimate))
         if result.ratio.low is not None and result.ratio.high is not None:
-            low, high = axis.position(result.ratio.low), axis.position(result.ratio.high)
-            drawing.line(low, middle, high, middle, f"whisker {kind}")
-            for end in (low, high):
-                drawing.line(end, middle - 5, end, middle + 5, f"whisker end {kind}")
-        drawing.dot(axis.position(result.ratio.estimate), middle, 6, f"point {kind}", summary)
-    return Row(result.name, summary, drawing.markup())
+            dot = Dot(kind, dot.place, axis.position(result.ratio.low), axis.position(result.ratio.high))
+    summary = _describe_ratio(result)
+    return Row(result.name, summary, f"{result.name}: {summary}", dot=dot)
 
 
 def _describe_ratio(result: StrategyResult) -> str:
@@ -125,171 +164,83 @@ def _describe_ratio(result: StrategyResult) -> str:
     return f"{describe_interval(result.ratio)}, {result.verdict}{level}"
 
 
-_LANE_HEIGHT, _LANE_TOP, _LANE_BOTTOM = 24, 3, 21
-MAX_BATCHES_SHOWN = 12
-# The axis ends with the slowest strategy, but after at most this multiple of the time of the fastest one, which would
-# otherwise be too small to see.
-_MAX_TIMES_FASTEST = 3.0
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """Lanes of one strategy: compute first, then each loading thread.
-
-    Attributes
-    ----------
-    name : str
-        Name of the strategy.
-    note : str
-        Reason if no loading is drawn; otherwise empty.
-    rows : list of Row
-        The lanes.
-    batches : int
-        Batches drawn.
-    until, waiting, computing : str
-        End of the drawing, and the time spent waiting and computing until then.
-    """
-
-    name: str
-    note: str
-    rows: list[Row]
-    batches: int
-    until: str
-    waiting: str
-    computing: str
-
-
-@dataclass(frozen=True)
-class OverlapLanes:
-    """Lanes of all strategies over one time axis."""
-
-    strategies: list[Lanes]
-    axis: Markup
-
-
-def overlap_lanes(report: Report) -> OverlapLanes | None:
-    """Draw the first `MAX_BATCHES_SHOWN` batches of each timeline; return None if no timeline has a batch."""
-    timelines = [each for each in report.timelines if each.computes]
-    if not timelines:
-        return None
-    ends = [each.computes[:MAX_BATCHES_SHOWN][-1][1] for each in timelines]
-    axis = LinearAxis(min(max(ends), _MAX_TIMES_FASTEST * min(ends)))
-    scale = time_scale([axis.end])
-    marks = [(axis.position(mark), scale.mark(mark)) for mark in axis.marks(scale.size)]
-    grid = [place for place, _ in marks]
-    kinds = {each.name: each.strategy for each in report.strategies}
-    return OverlapLanes([_lanes(each, kinds[each.strategy], axis, grid) for each in timelines], draw_axis(marks))
-
-
-def _lanes(timeline: Timeline, strategy: str, axis: LinearAxis, grid: list[float]) -> Lanes:
-    end = min(timeline.computes[:MAX_BATCHES_SHOWN][-1][1], axis.end)
-    computes = [span for span in timeline.computes if span[0] < end]
-    waits = [span for span in timeline.waits if span[0] < end]
-    waiting, computing = (sum(min(b, end) - a for a, b in spans) for spans in (waits, computes))
-    drawing = Drawing(
-        _LANE_HEIGHT,
-        f"{timeline.strategy}, compute: {len(computes)} batches in {seconds(end)}, with {seconds(waiting)} of waiting",
-    )
-    draw_grid(drawing, grid)
-    _draw_spans(drawing, axis, "compute", "computes", computes, end)
-    _draw_spans(drawing, axis, "stall", "waits", waits, end)
-    threads = sorted({thread for thread, *_ in timeline.loads})
-    loaders = [f"loading thread {number}" for number in range(1, len(threads) + 1)]
-    if not strategies.find(strategy).loads_ahead:
-        loaders = ["training loop"] * len(threads)
-    loads = [_load_row(timeline, each, name, axis, end, grid) for each, name in zip(threads, loaders, strict=True)]
-    return Lanes(
-        name=timeline.strategy,
-        note="" if threads else _reason_without_lanes(strategy),
-        rows=[Row("compute", "", drawing.markup()), *loads],
-        batches=len(computes),
-        until=seconds(end),
-        waiting=f"{seconds(waiting)} ({percent(waiting / end)})",
-        computing=f"{seconds(computing)} ({percent(computing / end)})",
-    )
-
-
-def _load_row(timeline: Timeline, thread: int, name: str, axis: LinearAxis, end: float, grid: list[float]) -> Row:
-    loads = [(a, b, batch) for each, a, b, batch in timeline.loads if each == thread and a < end]
-    busy = sum(min(b, end) - a for a, b, _ in loads)
-    drawing = Drawing(_LANE_HEIGHT, f"{timeline.strategy}, {name}: loads for {seconds(busy)}")
-    draw_grid(drawing, grid)
-    for start, stop, batch in loads:
-        left, right = axis.position(start), axis.position(min(stop, end))
-        drawing.bar(left, right, _LANE_TOP, _LANE_BOTTOM, "part load", f"loads batch {batch}: {seconds(stop - start)}")
-        drawing.label(left, right, 16, (f"batch {batch}", str(batch)), "on-load")
-    return Row(name, "", drawing.markup())
-
-
-def _draw_spans(
-    drawing: Drawing, axis: LinearAxis, kind: str, does: str, spans: Sequence[tuple[float, float]], end: float
-) -> None:
-    for start, stop in spans:
-        left, right = axis.position(start), axis.position(min(stop, end))
-        drawing.bar(left, right, _LANE_TOP, _LANE_BOTTOM, f"part {kind}", f"{does} {seconds(stop - start)}")
-
-
-def _reason_without_lanes(strategy: str) -> str:
-    if strategies.find(strategy).is_foreign:
-        return "How a user's loader loads is not traced."
-    if strategies.find(strategy).uses_processes:
-        return "Its worker processes load, which is not traced."
-    return "The training loop itself loads: while it waits, it loads."
-
-
 # Number of distinguishable colours; further stages reuse them in order.
 _COLOURS = 7
-_STAGE_BAR_HEIGHT = 40
 
 
-@dataclass(frozen=True)
-class StagePart:
-    """One stage: a row of the table below the bar. `kind` is the CSS class of its colour."""
-
-    name: str
-    kind: str
-    seconds: str
-    share: str
-
-
-def stage_bar(profile: ProfileResult) -> Markup:
-    """Draw the time per record as one bar, with all stages from left to right."""
-    parts, total = stage_parts(profile), _record_seconds(profile)
-    drawing = Drawing(
-        _STAGE_BAR_HEIGHT,
-        f"Time per record in one thread, {time_scale([total]).text(total)} in all",
-        "; ".join(f"{each.name}: {each.seconds}, {each.share}" for each in parts),
-    )
-    left = 0.0
-    for part, stage in zip(parts, profile.stages, strict=True):
-        right = left + stage.seconds_per_record / total * 100
-        drawing.bar(
-            left, right, 2, _STAGE_BAR_HEIGHT - 2, f"part {part.kind}", f"{part.name}: {part.seconds}, {part.share}"
-        )
-        drawing.label(left, right, 24.5, (f"{part.name} {part.seconds}", part.name), f"on-{part.kind}")
-        left = right
-    return drawing.markup()
-
-
-def stage_parts(profile: ProfileResult) -> list[StagePart]:
-    """Return the time and share of each stage."""
-    scale, total = time_scale([_record_seconds(profile)]), _record_seconds(profile)
-    return [
-        StagePart(
-            stage.name,
+def stage_bar(profile: ProfileResult) -> Row:
+    """Return the time per record as one row, with all stages from left to right."""
+    total = sum(each.seconds_per_record for each in profile.stages)
+    scale = time_scale([total])
+    bars = [
+        Bar(
             f"stage-{index % _COLOURS}",
+            stage.name,
+            stage.seconds_per_record / total * 100,
             scale.text(stage.seconds_per_record),
-            percent(stage.seconds_per_record / total),
         )
         for index, stage in enumerate(profile.stages)
     ]
-
-
-def _record_seconds(profile: ProfileResult) -> float:
-    return sum(each.seconds_per_record for each in profile.stages)
+    parts = "; ".join(f"{each.name}: {each.text}, {percent(each.width / 100)}" for each in bars)
+    return Row("", "", f"Time per record in one thread, {scale.text(total)} in all: {parts}", bars)
 
 
 def stage_name(result: StageResult, among: list[StageResult]) -> str:
     """Return the name of the stage, with the format if the stage occurs several times in `among`."""
     alike = [each for each in among if each.stage == result.stage]
     return result.stage if len(alike) == 1 else f"{result.stage}, {result.format or result.strategy}"
+
+
+def linear_marks(end: float, size: float = 1.0) -> list[float]:
+    """Return at most five marks from 0 to `end`, which is above 0: round numbers in a unit of `size`."""
+    step = _round_up(end / size / 4) * size
+    return [step * count for count in range(floor(end / step * (1 + 1e-9)) + 1)]
+
+
+# Minimum distance between marks of a ratio axis, in percent of its length, so that their labels fit on a phone.
+_MIN_MARK_DISTANCE = 14.0
+_MAX_MARKS = 8
+
+
+@dataclass(frozen=True)
+class RatioAxis:
+    """A logarithmic axis for ratios: 0.5 and 2 are equally far from 1."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, ratios: Iterable[float]) -> RatioAxis:
+        """Return the axis that shows 1 and all of `ratios`, which are above 0, with a small margin."""
+        shown = [1.0, *ratios]
+        room = max((max(shown) / min(shown)) ** 0.05, 1.02)
+        return cls(min(shown) / room, max(shown) * room)
+
+    def position(self, ratio: float) -> float:
+        """Return the position of `ratio` in percent."""
+        return log(ratio / self.low) / log(self.high / self.low) * 100
+
+    def marks(self) -> list[float]:
+        """Return 1 and as many other round ratios as fit."""
+        for step in (0.01, 0.02, 0.05, 0.1, 0.25):
+            counts = range(max(ceil(self.low / step), 1), floor(self.high / step) + 1)
+            if len(counts) <= _MAX_MARKS and self._have_room([step * count for count in counts]):
+                return [step * count for count in counts]
+        powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
+        for mantissas in ((1, 2, 5), (1, 3), (1,)):
+            marks = [mantissa * 10.0**power for power in powers for mantissa in mantissas]
+            marks = [mark for mark in marks if self.low <= mark <= self.high]
+            if self._have_room(marks):
+                return marks
+        return [1.0]
+
+    def _have_room(self, marks: list[float]) -> bool:
+        places = [self.position(mark) for mark in marks]
+        return any(abs(mark - 1) < 1e-9 for mark in marks) and all(
+            b - a >= _MIN_MARK_DISTANCE for a, b in pairwise(places)
+        )
+
+
+def _round_up(number: float) -> float:
+    power = 10.0 ** floor(log10(number))
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= number * (1 - 1e-9))

@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import markupsafe
 
-from etl.comparison.show.charts import (
-    MAX_BATCHES_SHOWN,
-    describe_interval,
-    epoch_bars,
-    overlap_lanes,
-    ratio_intervals,
-    stage_bar,
-    stage_name,
-    stage_parts,
-)
+from etl.comparison.show.charts import describe_interval, epoch_bars, ratio_intervals, stage_bar, stage_name
 from etl.units import (
     NOT_MEASURED,
     Scale,
@@ -56,10 +47,7 @@ def render_page(report: Report) -> str:
         bars=epoch_bars(report),
         ratios=ratio_intervals(report),
         groups=metrics_table(report),
-        lanes=overlap_lanes(report),
-        batches_shown=MAX_BATCHES_SHOWN,
         profile_bar=stage_bar(report.profile) if report.profile.stages else None,
-        profile_parts=stage_parts(report.profile),
         checks=[(check, *STATES[check.held]) for check in report.checks],
         verdict_on_rules=_verdict_on_rules(report.checks),
         clock=_clock(report.noise.frequency_mhz),
