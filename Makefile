@@ -33,15 +33,15 @@ compare-commits: clone .venv/bench
 	$(BIN)/python -m benchmarks.compare_commits $(A) $(B) $(COMPARE)
 
 aa: clone .venv/bench
-	$(BIN)/python -m benchmarks.aa $(AA)
+	$(BIN)/python -m benchmarks.studies.aa $(AA)
 
 peers: .venv/bench
 	$(BIN)/python -m benchmarks.peers $(PEERS)
 
-# Needs a CUDA device, and a torch that can use it: the tests of it, then benchmarks/results/gpu-DEVICE.json.
+# Needs a CUDA device, and a torch that can use it: the tests of it, then benchmarks/studies/results/gpu-DEVICE.json.
 gpu: .venv/test
 	$(BIN)/python -m pytest -m cuda
-	$(BIN)/python -m benchmarks.gpu --save
+	$(BIN)/python -m benchmarks.studies.gpu --save
 
 preview: .venv/asv
 	$(BIN)/asv preview

@@ -26,7 +26,7 @@ from rich.status import Status
 
 from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES, Cell
 from benchmarks.console import say, wide_console
-from benchmarks.journal import CELLS, JOURNAL_VARIABLE, CellMetrics, read_lines, remove_ended, samples_in
+from benchmarks.journal import CELLS, JOURNAL_VARIABLE, CellMetrics, by_variant, read_lines, remove_ended, results_in
 
 ROOT = Path(__file__).parents[1]
 JOURNALS = ROOT / ".asv" / "unfinished"
@@ -98,15 +98,19 @@ class Progress:
             return None
         self._seen = len(lines)
         header, *others = lines
-        taken = Counter(json.dumps(line["variant"]) for line in others if "sample" in line)
+        taken = Counter(json.dumps(line["key"][0]) for line in others if "result" in line)
         rounds = min(taken.values(), default=0) if len(taken) == header["variants"] else 0
         all_samples = header["variants"] * header["rounds"]
-        self.doing = f"measured {taken.total()} of {all_samples} samples of {header['suite']}"
+        self.doing = f"measured {taken.total()} of {all_samples} samples of {header['experiment']}"
         if rounds <= self._rounds:
             return None
         self._rounds = rounds
-        is_of_cells = header["suite"] == CELLS.suite
-        epochs = f"an epoch takes {walls(samples_in(lines, CELLS))}" if is_of_cells else f"of {header['suite']}"
+        is_of_cells = header["experiment"] == CELLS.experiment
+        epochs = (
+            f"an epoch takes {walls(by_variant(results_in(lines, CELLS)))}"
+            if is_of_cells
+            else f"of {header['experiment']}"
+        )
         return f"round {rounds} of {header['rounds']}: {epochs}"
 
 

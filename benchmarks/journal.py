@@ -1,8 +1,8 @@
-"""The metrics of cells, and the journals that keep samples while asv's `setup_cache` measures for minutes or hours.
+"""The metrics of cells, and journals: results are kept as they come, so that an interrupted experiment goes on.
 
-asv shows nothing meanwhile, and after an interruption it keeps nothing. So each sample is written to a file at once, if
-FAIR_ETL_JOURNAL names a folder: `benchmarks.bench` shows progress from it, and an interrupted run goes on. Once asv has
-kept the results, it removes the journals that have ended.
+While asv's `setup_cache` measures for minutes or hours, asv shows nothing, and after an interruption it keeps nothing.
+So each sample is written to a journal at once, if FAIR_ETL_JOURNAL names a folder: `benchmarks.bench` shows progress
+from it, and removes the journals that have ended once asv has kept their results. Studies have journals, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TextIO, TypeVar
+from typing import Any, Generic, TypeVar
 
 import xxhash
 
@@ -25,8 +25,9 @@ from benchmarks.measuring.values import JsonValues, from_json, to_json
 JOURNAL_VARIABLE = "FAIR_ETL_JOURNAL"
 FOLDER = Path(__file__).parent
 
+Key = TypeVar("Key")
 Variant = TypeVar("Variant")
-Sample = TypeVar("Sample", bound=JsonValues)
+Result = TypeVar("Result", bound=JsonValues)
 
 
 @dataclass(frozen=True)
@@ -67,99 +68,133 @@ class CellMetrics(JsonValues):
         return self.compute_alone / self.epoch.wall.total
 
 
+class JournalError(ValueError):
+    """A file holds no journal, or that of another experiment."""
+
+
 @dataclass(frozen=True)
-class Kind(Generic[Variant, Sample]):
-    """The kind of a journal.
+class Kind(Generic[Key, Result]):
+    """The kind of a journal: the name of its experiment, and the types of its keys and results."""
+
+    experiment: str
+    key: Any
+    result: type[Result]
+
+
+# Keys are a cell and a round.
+CELLS: Kind[tuple[Cell, int], CellMetrics] = Kind("end_to_end", tuple[Cell, int], CellMetrics)
+
+
+class Journal(Generic[Key, Result]):
+    """Results by key, in a file with a line of JSON for each.
+
+    The first line says which experiment it is. A last line that an interruption has cut short is dropped.
+
+    Parameters
+    ----------
+    path : Path or None
+        The file, which is made with the first result; None keeps nothing.
+    header : mapping of str to JSON values
+        Whatever decides what is measured.
 
     Attributes
     ----------
-    suite : str
-        The suite that it is of.
-    variant, sample : type
-        The type of what is measured, and of what one round measures of it.
+    results : dict
+        Results by key.
+    failed : set
+        Keys that have failed.
+
+    Raises
+    ------
+    JournalError
+        If the file has another header.
     """
 
-    suite: str
-    variant: Any
-    sample: type[Sample]
+    def __init__(self, kind: Kind[Key, Result], path: Path | None, header: Mapping[str, Any]) -> None:
+        self._path = path
+        self._header = {"experiment": kind.experiment, **json.loads(json.dumps(header))}
+        self.results: dict[Key, Result] = {}
+        self.failed: set[Key] = set()
+        if path is None or not path.exists():
+            return
+        try:
+            first, *lines = read_lines(path) or [self._header]
+            self.results = results_in(lines, kind)
+            self.failed = {from_json(kind.key, line["failed"]) for line in lines if "failed" in line}
+            changed = [f"{name} {first.get(name)}" for name in self._header if first.get(name) != self._header[name]]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise JournalError(f"{path} holds no results of this experiment; name another file") from error
+        if changed:
+            raise JournalError(f"{path} was measured with {', '.join(changed)}; name another file")
+        if not path.read_text().endswith("\n"):
+            self.rewrite(self.results)
 
+    def rewrite(self, results: Mapping[Key, Result]) -> None:
+        """Replace the file by one with these results only; an interruption leaves the old one."""
+        self.results = dict(results)
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = self._path.with_name(f"{self._path.name}.unfinished")
+            lines = [json.dumps(self._header), *(_line(key, result) for key, result in self.results.items())]
+            unfinished.write_text("".join(f"{line}\n" for line in lines))
+            unfinished.replace(self._path)
 
-CELLS: Kind[Cell, CellMetrics] = Kind("end_to_end", Cell, CellMetrics)
+    def note(self, key: Key, result: Result) -> None:
+        """Add a result."""
+        self.results[key] = result
+        self._write(_line(key, result))
 
-
-class Journal(Generic[Variant, Sample]):
-    """A journal of samples, or nothing if there is no file.
-
-    Attributes
-    ----------
-    taken : dict
-        Samples of an earlier run by variant and round.
-    """
-
-    def __init__(self, file: TextIO | None, taken: dict[Variant, dict[int, Sample]] | None = None) -> None:
-        self._file = file
-        self.taken = taken or {}
-
-    def note(self, variant: Variant, number: int, sample: Sample) -> None:
-        """Add a sample."""
-        self._write(_line(variant, number, sample))
-
-    def note_failure(self, variant: Variant) -> None:
-        """Add that a variant has failed; the next run tries it again."""
-        self._write(json.dumps({"failed": to_json(variant)}))
+    def note_failure(self, key: Key) -> None:
+        """Add that a key has failed; the next run tries it again."""
+        self._write(json.dumps({"failed": to_json(key)}))
 
     def note_end(self) -> None:
-        """Add that all rounds were measured."""
+        """Add that all was measured."""
         self._write(json.dumps({"ended": True}))
 
     def _write(self, line: str) -> None:
-        if self._file is not None:
-            self._file.write(line + "\n")
-            self._file.flush()
+        if self._path is not None:
+            if not self._path.exists():
+                self.rewrite({})
+            with self._path.open("a") as file:
+                file.write(f"{line}\n")
 
 
 @contextmanager
-def open_journal(
-    kind: Kind[Variant, Sample], variants: Sequence[Variant], profile: Profile, conditions: Any = None
-) -> Iterator[Journal[Variant, Sample]]:
-    """Open the journal of these variants, with the samples of complete rounds in it.
+def open_rounds(
+    kind: Kind[tuple[Variant, int], Result], variants: Sequence[Variant], profile: Profile, conditions: Any = None
+) -> Iterator[Journal[tuple[Variant, int], Result]]:
+    """Open the journal of rounds of these variants, with the samples of complete rounds in it.
 
     Journals of another commit, profile or machine, or of other code that measures, are other files.
     """
     folder = os.environ.get(JOURNAL_VARIABLE)
-    if folder is None:
-        yield Journal(None)
-        return
-    path = Path(folder) / f"{_name(kind, variants, profile, conditions)}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    header = {"suite": kind.suite, "variants": len(variants), "rounds": profile.rounds}
-    found = read_lines(path)
-    samples, failed = samples_in(found, kind), _failed_in(found, kind)
+    path = None if folder is None else Path(folder) / f"{_name(kind, variants, profile, conditions)}.jsonl"
+    journal = Journal(kind, path, {"variants": len(variants), "rounds": profile.rounds})
+    failed = {variant for variant, _ in journal.failed}
     complete = [
         number
         for number in range(profile.rounds)
-        if all(number in samples.get(each, {}) for each in variants if each not in failed) and samples
+        if all((each, number) in journal.results for each in variants if each not in failed)
     ]
-    taken = {
-        each: {number: rounds[number] for number in complete if number in rounds} for each, rounds in samples.items()
+    journal.rewrite({key: result for key, result in journal.results.items() if key[1] in complete})
+    yield journal
+    journal.note_end()
+
+
+def by_variant(results: Mapping[tuple[Variant, int], Result]) -> dict[Variant, dict[int, Result]]:
+    """Return results by variant and round."""
+    found: dict[Variant, dict[int, Result]] = {}
+    for (variant, number), result in results.items():
+        found.setdefault(variant, {})[number] = result
+    return found
+
+
+def results_in(lines: Sequence[Mapping[str, Any]], kind: Kind[Key, Result]) -> dict[Key, Result]:
+    """Return the results in the lines of a journal of this kind."""
+    return {
+        from_json(kind.key, line["key"]): kind.result.from_json(line["result"]) for line in lines if "result" in line
     }
-    lines = [json.dumps(header)]
-    lines += [_line(each, number, sample) for each, rounds in taken.items() for number, sample in rounds.items()]
-    path.write_text("".join(f"{line}\n" for line in lines))
-    with path.open("a") as file:
-        journal: Journal[Variant, Sample] = Journal(file, taken)
-        yield journal
-        journal.note_end()
-
-
-def samples_in(lines: Sequence[Mapping[str, Any]], kind: Kind[Variant, Sample]) -> dict[Variant, dict[int, Sample]]:
-    """Return the samples in the lines of a journal of this kind, by variant and round."""
-    samples: dict[Variant, dict[int, Sample]] = {}
-    for line in lines:
-        if "sample" in line:
-            variant: Variant = from_json(kind.variant, line["variant"])
-            samples.setdefault(variant, {})[line["round"]] = kind.sample.from_json(line["sample"])
-    return samples
 
 
 def remove_ended(folder: Path, since: float) -> None:
@@ -184,16 +219,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _failed_in(lines: Sequence[Mapping[str, Any]], kind: Kind[Variant, Sample]) -> set[Variant]:
-    """Return the variants that failed, according to the lines of a journal."""
-    return {from_json(kind.variant, line["failed"]) for line in lines if "failed" in line}
+def _line(key: Any, result: JsonValues) -> str:
+    return json.dumps({"key": to_json(key), "result": result.to_json()})
 
 
-def _line(variant: Any, number: int, sample: JsonValues) -> str:
-    return json.dumps({"variant": to_json(variant), "round": number, "sample": sample.to_json()})
-
-
-def _name(kind: Kind[Variant, Sample], variants: Sequence[Variant], profile: Profile, conditions: Any) -> str:
+def _name(kind: Kind[Any, Any], variants: Sequence[Variant], profile: Profile, conditions: Any) -> str:
     """Return a name that is equal only if samples can be taken over."""
     digest = xxhash.xxh3_64()
     for folder in (FOLDER, FOLDER / "measuring", FOLDER / "settings"):
@@ -202,4 +232,4 @@ def _name(kind: Kind[Variant, Sample], variants: Sequence[Variant], profile: Pro
     digest.update(json.dumps([to_json(replace(profile, rounds=0)), [to_json(each) for each in variants], conditions]))
     digest.update(json.dumps([os.environ.get(name) for name in ("ASV_ENV_NAME", "FAIR_ETL_CPUS")]))
     commit = os.environ.get("ASV_COMMIT", "uncommitted")[:12]
-    return f"{commit}-{kind.suite}-{profile.name}-{digest.hexdigest()}"
+    return f"{commit}-{kind.experiment}-{profile.name}-{digest.hexdigest()}"

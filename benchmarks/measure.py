@@ -18,7 +18,7 @@ import numpy as np
 
 import etl
 from benchmarks.cells import COLD, Cell, Profile
-from benchmarks.journal import CELLS, CellMetrics, open_journal
+from benchmarks.journal import CELLS, CellMetrics, by_variant, open_rounds
 from benchmarks.measuring.arrays import BatchDigest, Layout, layout_of, merge_layouts
 from benchmarks.measuring.clock import Split, Step, run_epoch
 from benchmarks.measuring.epochs import Epochs, Loading
@@ -81,21 +81,21 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
     """
     server = CellServer(Conditions(data, profile.seconds_per_figure, cpus_of_cells()))
     cells = list(cells)
-    with open_journal(CELLS, cells, profile) as journal:
+    with open_rounds(CELLS, cells, profile) as journal:
         failures: dict[Cell, str] = {}
         gate = NoiseGate()
 
         def take(cell: Cell, number: int) -> CellMetrics:
             name = f"{cell} in round {number + 1}"
             metrics = gate.take(name, len(cells) * profile.rounds, lambda: server.measure(cell)).metrics
-            journal.note(cell, number, metrics)
+            journal.note((cell, number), metrics)
             return metrics
 
         def note(cell: Cell, error: MeasurementError) -> None:
             failures[cell] = error.text
-            journal.note_failure(cell)
+            journal.note_failure((cell, 0))
 
-        rounds = Rounds(cells, take, taken=journal.taken, begin=lambda _: server, on_failure=note)
+        rounds = Rounds(cells, take, taken=by_variant(journal.results), begin=lambda _: server, on_failure=note)
         rounds.run(profile.rounds)
     if gate.retaken or gate.disturbed:  # asv prints it with --show-stderr
         counts = f"{len(gate.retaken)} samples were taken again, and {len(gate.disturbed)} count though disturbed"

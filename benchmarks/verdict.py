@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from benchmarks.measuring.statistics import signed_rank_interval
 from benchmarks.measuring.turns import Pairs
+from benchmarks.measuring.values import JsonValues
 
 # A change must be larger than this.
 EQUIVALENCE_MARGIN = 0.01
@@ -30,7 +31,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(JsonValues):
     """The change of one metric from A to B.
 
     Attributes

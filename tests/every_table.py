@@ -17,7 +17,6 @@ import numpy as np
 
 import presave
 from benchmarks import decode, gather, gc_pauses, overlap, scale, store_table, what_if, write
-from benchmarks.aa import study as aa_study
 from benchmarks.cells import FORMATS, STAGES, chosen_profile
 from benchmarks.compare_commits import commits
 from benchmarks.compare_commits import table as commits_table
@@ -28,6 +27,7 @@ from benchmarks.peers.rows import PRESAVED, ROWS
 from benchmarks.publish import table as publish_table
 from benchmarks.settings import table as settings_table
 from benchmarks.settings.turns import SettingPairs
+from benchmarks.studies import aa
 from benchmarks.verdict import Outcome, Verdict
 from benchmarks.write_sample import Photographs
 from etl.commands import main
@@ -70,10 +70,9 @@ def show_commits() -> None:
 
 
 def show_study() -> None:
-    study = aa_study.Study(Path("nowhere"), same=1, slowed=1)
-    found = {(name, metric): _verdict(1.04) for name in STRATEGIES for metric in ("etl", "wall")}
-    study.comparisons = [aa_study.Comparison(slower, 0, found, 60.0) for slower, _ in study.missing]
-    aa_study.show(study, 0.01, wide_console())
+    found = [aa.MetricVerdict(name, metric, _verdict(1.04)) for name in STRATEGIES for metric in ("etl", "wall")]
+    made = {key: aa.Comparison(found, 60.0) for key in aa.wanted_comparisons(same=1, slowed=1)}
+    aa.show(aa.Study(made), 0.01, wide_console())
 
 
 def show_settings() -> None:

@@ -15,7 +15,7 @@ FOLDER = Path(".asv") / "commits"
 PACKAGES = ("etl", "presave")
 
 
-class NoSuchCommit(Exception):  # noqa: N818 - the word the reader looks for
+class NoSuchCommit(ValueError):  # noqa: N818 - the word the reader looks for
     """No commit of this repository has the given name, or the commit has no packages to measure."""
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.cells import Profile
 from benchmarks.console import Progress
-from benchmarks.journal import Kind, open_journal
+from benchmarks.journal import Kind, by_variant, open_rounds
 from benchmarks.measuring.layout import draw_environment
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.rounds import Rounds
@@ -99,8 +99,10 @@ class RoundOfSettings(JsonValues):
     results: list[SettingResult]
 
 
-# By axis and workload.
-JOURNAL: Kind[tuple[str, str], RoundOfSettings] = Kind("settings", tuple[str, str], RoundOfSettings)
+# Keys are an axis with a workload, and a round.
+JOURNAL: Kind[tuple[tuple[str, str], int], RoundOfSettings] = Kind(
+    "settings", tuple[tuple[str, str], int], RoundOfSettings
+)
 
 
 def keys(axes: Iterable[str]) -> list[Key]:
@@ -138,7 +140,7 @@ def take_turns(
     }
     variants = list(dict.fromkeys(key[:2] for key, each in measured.items() if not each.reason))
     profile = Profile("settings", SAMPLES, IMAGE_SIZE, rounds, seconds, grid=False)
-    with open_journal(JOURNAL, variants, profile, list(measured)) as journal, tempfile.TemporaryDirectory() as folder:
+    with open_rounds(JOURNAL, variants, profile, list(measured)) as journal, tempfile.TemporaryDirectory() as folder:
         arms = _Arms(make_data(profile, Path(folder)))
         done = 0
 
@@ -153,14 +155,14 @@ def take_turns(
             values = [key for key, each in measured.items() if key[:2] == variant and not each.reason]
             values = random.Random(number).sample(values, len(values))
             sample = RoundOfSettings(_at_workload(arms, values, number, seconds) if values else [])
-            journal.note(variant, number, sample)
+            journal.note((variant, number), sample)
             add(variant, sample)
             return sample
 
-        for variant, samples in journal.taken.items():
-            for each in samples.values():
-                add(variant, each)
-        Rounds(variants, take, taken=journal.taken, begin=arms.in_round, on_failure=_refuse).run(rounds)
+        for (variant, _), sample in journal.results.items():
+            add(variant, sample)
+        taken = by_variant(journal.results)
+        Rounds(variants, take, taken=taken, begin=arms.in_round, on_failure=_refuse).run(rounds)
     return measured
 
 

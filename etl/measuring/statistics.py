@@ -116,7 +116,7 @@ def ratio_intervals(
     19 of 20 tables (single-step max-t: Westfall and Young 1993; Romano and Wolf 2005, doi:10.1198/016214504000000539).
     Arms that share a reference are off together, and flipping whole rounds takes that into account.
 
-    `python -m benchmarks.coverage --simulate` shows in how many tables of equal arms all intervals hold, beside
+    `python -m benchmarks.studies.coverage --simulate` shows in how many tables of equal arms all intervals hold, beside
     intervals for each ratio alone, and those with Bonferroni's correction.
 
     Parameters

@@ -19,7 +19,7 @@ MAX_READING_SECONDS = 0.0005
 Block = tuple[float, float]
 
 
-class DifferentWork(Exception):  # noqa: N818 - names the condition
+class DifferentWork(RuntimeError):  # noqa: N818 - names the condition
     """An error: variants did not do the same work, so their times cannot be compared."""
 
 

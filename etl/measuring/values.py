@@ -6,6 +6,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ T = TypeVar("T")
 class JsonValues:
     """A base class of dataclasses that can be sent to another process.
 
-    Fields hold numbers, text, None, other such dataclasses, or lists, tuples and mappings of these. The keys of a
-    mapping are text.
+    Fields hold numbers, text, None, enumerations, other such dataclasses, or lists, tuples and mappings of these. The
+    keys of a mapping are text.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -43,6 +44,8 @@ def to_json(value: Any) -> Any:
     """Return `value` with every dataclass in it as a dict, and every tuple as a list."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, Mapping):
         return {name: to_json(each) for name, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -55,6 +58,8 @@ def from_json(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{name: from_json(hints.get(name), each) for name, each in value.items()})
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):  # of one type and None
         return None if value is None else from_json(next(each for each in arguments if each is not type(None)), value)

@@ -22,7 +22,15 @@ from rich.console import Console
 from benchmarks import bench
 from benchmarks.cells import Cell, Profile
 from benchmarks.journal import CELLS as KIND
-from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, open_journal, read_lines, remove_ended, samples_in
+from benchmarks.journal import (
+    JOURNAL_VARIABLE,
+    CellMetrics,
+    by_variant,
+    open_rounds,
+    read_lines,
+    remove_ended,
+    results_in,
+)
 from benchmarks.measuring.clock import EpochMetrics, Split
 
 REQUIREMENTS = Path(bench.__file__).parents[1] / ".ci" / "asv.txt"
@@ -45,30 +53,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def interrupt(rounds: int, samples: int, failed: Cell | None = None) -> None:
     """Write a journal of complete rounds, and of some samples of the next round."""
-    with contextlib.suppress(KeyboardInterrupt), open_journal(KIND, CELLS, PROFILE) as journal:
+    with contextlib.suppress(KeyboardInterrupt), open_rounds(KIND, CELLS, PROFILE) as journal:
         if failed is not None:
-            journal.note_failure(failed)
+            journal.note_failure((failed, 0))
         for number in range(rounds + 1):
             for cell in [each for each in CELLS if each != failed][: None if number < rounds else samples]:
-                journal.note(cell, number, sample(1.0 + number))
+                journal.note((cell, number), sample(1.0 + number))
         raise KeyboardInterrupt
 
 
 def test_complete_rounds_are_taken_over_after_an_interruption_and_others_are_not(folder: Path) -> None:
     interrupt(rounds=2, samples=1)
-    with open_journal(KIND, CELLS, PROFILE) as journal:
-        assert journal.taken == {cell: {0: sample(1.0), 1: sample(2.0)} for cell in CELLS}
+    with open_rounds(KIND, CELLS, PROFILE) as journal:
+        assert by_variant(journal.results) == {cell: {0: sample(1.0), 1: sample(2.0)} for cell in CELLS}
         for cell in CELLS:
-            journal.note(cell, 2, sample(3.0))
+            journal.note((cell, 2), sample(3.0))
     # asv loses them if it is interrupted before it ends, so they are kept.
-    with open_journal(KIND, CELLS, PROFILE) as journal:
-        assert {len(each) for each in journal.taken.values()} == {3}
+    with open_rounds(KIND, CELLS, PROFILE) as journal:
+        assert {len(each) for each in by_variant(journal.results).values()} == {3}
 
 
 def test_only_journals_of_this_run_that_have_ended_are_removed(folder: Path) -> None:
     interrupt(rounds=1, samples=1)
     (interrupted,) = folder.iterdir()
-    with open_journal(KIND, CELLS[:1], PROFILE):
+    with open_rounds(KIND, CELLS[:1], PROFILE):
         pass
     (ended,) = set(folder.iterdir()) - {interrupted}
     remove_ended(folder, since=ended.stat().st_mtime + 1)
@@ -96,15 +104,15 @@ def test_the_journal_of_a_later_suite_outlives_the_suites_before_it(
 
 def test_a_cell_that_failed_is_tried_again_and_keeps_no_round_from_being_complete(folder: Path) -> None:
     interrupt(rounds=1, samples=1, failed=CELLS[1])
-    with open_journal(KIND, CELLS, PROFILE) as journal:
-        assert journal.taken == {cell: {0: sample(1.0)} for cell in (CELLS[0], CELLS[2])}
+    with open_rounds(KIND, CELLS, PROFILE) as journal:
+        assert by_variant(journal.results) == {cell: {0: sample(1.0)} for cell in (CELLS[0], CELLS[2])}
 
 
 def test_a_line_that_was_cut_off_is_left_out(folder: Path) -> None:
     interrupt(rounds=1, samples=1)
     (path,) = folder.iterdir()
     path.write_text(path.read_text()[:-20])
-    assert sum(len(each) for each in samples_in(read_lines(path), KIND).values()) == 3
+    assert len(results_in(read_lines(path), KIND)) == 3
 
 
 @pytest.mark.parametrize(
@@ -119,33 +127,33 @@ def test_samples_of_other_cells_or_another_profile_are_not_taken_over(
     folder: Path, other: tuple[list[Cell], Profile]
 ) -> None:
     interrupt(rounds=2, samples=0)
-    with open_journal(KIND, *other) as journal:
-        assert journal.taken == {}
+    with open_rounds(KIND, *other) as journal:
+        assert by_variant(journal.results) == {}
 
 
 def test_those_of_another_commit_are_not_either(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(rounds=2, samples=0)
     monkeypatch.setenv("ASV_COMMIT", "f" * 40)
-    with open_journal(KIND, CELLS, PROFILE) as journal:
-        assert journal.taken == {}
+    with open_rounds(KIND, CELLS, PROFILE) as journal:
+        assert by_variant(journal.results) == {}
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(JOURNAL_VARIABLE, raising=False)
     interrupt(rounds=2, samples=0)
-    with open_journal(KIND, CELLS, PROFILE) as journal:
-        assert journal.taken == {}
+    with open_rounds(KIND, CELLS, PROFILE) as journal:
+        assert by_variant(journal.results) == {}
 
 
 def test_progress_counts_samples_and_shows_the_strategies_after_each_round(folder: Path) -> None:
     progress = bench.Progress(folder)
     assert progress() is None
-    with open_journal(KIND, CELLS, PROFILE) as journal:
+    with open_rounds(KIND, CELLS, PROFILE) as journal:
         for cell in CELLS[:2]:
-            journal.note(cell, 0, sample(0.2))
+            journal.note((cell, 0), sample(0.2))
         assert progress() is None
         assert progress.doing == "measured 2 of 9 samples of end_to_end"
-        journal.note(CELLS[2], 0, sample(9.0))
+        journal.note((CELLS[2], 0), sample(9.0))
         assert progress() == "round 1 of 3: an epoch takes 200 ms with raw, 200 ms with presaved"
         assert progress() is None  # nothing new
 
@@ -232,7 +240,7 @@ def test_journals_are_lines_of_json(folder: Path) -> None:
     interrupt(rounds=1, samples=0)
     (path,) = folder.iterdir()
     header, *lines = path.read_text().splitlines()
-    assert json.loads(header) == {"suite": "end_to_end", "variants": 3, "rounds": 3}
+    assert json.loads(header) == {"experiment": "end_to_end", "variants": 3, "rounds": 3}
     assert len(lines) == 3
 
 

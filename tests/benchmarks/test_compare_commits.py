@@ -18,8 +18,6 @@ import numpy as np
 import pytest
 
 import benchmarks
-from benchmarks.aa.__main__ import METHOD_FILES
-from benchmarks.aa.study import CLOCK, SAME, Comparison, Study, conclusions, detections, expected_ratio
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
 from benchmarks.compare_commits.handlers import METRICS, WORKS, SlowLoader, make_data, overlaps
 from benchmarks.compare_commits.table import as_json, summary
@@ -27,6 +25,18 @@ from benchmarks.compare_commits.turns import MIN_ROUNDS
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.statistics import signed_rank_interval
 from benchmarks.measuring.turns import BLOCKS, Pairs
+from benchmarks.studies.aa import (
+    CLOCK,
+    METHOD_FILES,
+    SAME,
+    Comparison,
+    MetricVerdict,
+    Study,
+    conclusions,
+    detections,
+    expected_ratio,
+    wanted_comparisons,
+)
 from benchmarks.verdict import CONFIDENCE, Outcome, Verdict, judge
 from benchmarks.workload import make_iterator
 from tests.scratch import Scratch, make_scratch
@@ -287,26 +297,10 @@ def test_a_slow_loader_can_replace_the_loader_of_every_strategy(strategy: str, t
     assert len(made) == 1
 
 
-@pytest.mark.slow
-def test_a_study_that_was_interrupted_continues(tmp_path: Path) -> None:
-    path = tmp_path / "study.jsonl"
-    study = Study(path, same=2, slowed=1)
-    wanted = study.missing
+def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size() -> None:
+    wanted = wanted_comparisons(same=2, slowed=1)
     assert sorted(wanted) == [(SAME, 0), (SAME, 1), (CLOCK, 0), (0.03, 0), (0.05, 0), (0.1, 0), (1.0, 0)]
-    found = Comparison(*wanted[0], {("raw", "etl"): verdict(1.01, Outcome.SAME)}, seconds=60.0)
-    study.add(found)
-    with path.open("a") as file:
-        file.write('{"slower": 0.0')  # cut while it was written
-    again = Study(path, same=2, slowed=1)
-    assert again.comparisons == [found]
-    assert again.missing == wanted[1:]
-    again.add(Comparison(*wanted[1], found.verdicts, seconds=70.0))
-    assert Study(path, same=2, slowed=1).missing == wanted[2:]
-
-
-@pytest.mark.slow
-def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size(tmp_path: Path) -> None:
-    study = Study(tmp_path / "study.jsonl", same=2, slowed=2)
+    comparisons = {}
     key, wall = ("raw", "etl"), ("async-raw", "wall")
     for slower, number, ratio, outcome in (
         (SAME, 0, 1.0, Outcome.SAME),
@@ -317,7 +311,9 @@ def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size(tmp_
         (1.0, 0, 1.82, Outcome.SLOWER),
     ):
         unchanged = verdict(1.0, Outcome.SAME)
-        study.add(Comparison(slower, number, {key: verdict(ratio, outcome), wall: unchanged}, seconds=60.0))
+        found = [MetricVerdict(*key, verdict(ratio, outcome)), MetricVerdict(*wall, unchanged)]
+        comparisons[slower, number] = Comparison(found, seconds=60.0)
+    study = Study(comparisons)
     changes = (Outcome.SLOWER, Outcome.FASTER)
     assert detections(study.of(SAME), key, changes) == detections(study.of(SAME), None, changes) == 1
     assert detections(study.of(0.05), key, [Outcome.SLOWER]) == 1

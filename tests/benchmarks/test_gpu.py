@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import etl
-from benchmarks import gpu
 from benchmarks.datasets import DATA_VARIABLE
+from benchmarks.studies import gpu
 
 
 def test_without_a_device_nothing_is_measured(

@@ -17,7 +17,7 @@ from etl.comparison.request.scenario import WhatIf
 
 # The utilisation for which CPUs are counted, and the most CPUs that are tried.
 UTILISATION_WANTED, MAX_CPUS = 0.9, 256
-# Factors by which compute and the disk were changed in the validation, `python -m benchmarks.what_if`.
+# Factors by which compute and the disk were changed in the validation, `python -m benchmarks.studies.what_if`.
 COMPUTE_VALIDATED, DISK_VALIDATED = (0.1, 4.0), (0.25, 4.0)
 # Share of compute that more threads make faster, if only one number of threads was measured.
 PARALLEL_COMPUTE = 0.9

@@ -1,4 +1,4 @@
-"""Loading for a GPU, as `make gpu` measures it: `python -m benchmarks.gpu [--save]`.
+"""Loading for a GPU, as `make gpu` measures it: `python -m benchmarks.studies.gpu [--save]`.
 
 The same network is trained from batches that are decoded in every epoch, read from a store, or finished on the device,
 in single and in half precision. The tables say how much of the device's time is used, how long it stalls and waits for
@@ -162,7 +162,9 @@ def find_device(allow_cpu: bool) -> str:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.studies.gpu", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--dtypes", type=comma_separated(DTYPES, "dtype"), default=DTYPES, metavar="NAME,NAME")
     parser.add_argument("--budget", default="100s", metavar="TIME", help="for each dtype")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds, instead of as many as the time allows")

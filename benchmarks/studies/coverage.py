@@ -1,4 +1,4 @@
-"""Count how often an interval of `etl compare` excludes the true ratio: `python -m benchmarks.coverage SOURCE`.
+"""Count how often an interval of `etl compare` excludes the true ratio: `python -m benchmarks.studies.coverage SOURCE`.
 
 It compares `raw` with `raw` under other names, again and again: the true ratio is 1. With `--delayed`, it compares a
 loader with the same one that takes a tenth longer for each batch: the true ratio is 1.1. Intervals of 95% hold
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,8 @@ from rich.table import Table
 
 import etl
 import presave
-from benchmarks.console import print_table, say_failure, wide_console
+from benchmarks.console import print_table, say, wide_console
+from benchmarks.journal import Kind
 from benchmarks.measuring.statistics import (
     CONFIDENCE,
     MIN_ROUNDS,
@@ -40,13 +41,13 @@ from benchmarks.measuring.statistics import (
     ratio_intervals,
 )
 from benchmarks.measuring.values import JsonValues
+from benchmarks.studies.study import FOLDER, run_study, study_parser
 
-FOLDER = Path(__file__).parents[1] / ".asv" / "coverage"
 EQUAL = ("--strategies", "raw,a=raw,b=raw")
 # Compute takes no time, so that the ratio of loading is that of an epoch.
 DELAYED = (
     "--strategies",
-    "plain=benchmarks.coverage:plain,delayed=benchmarks.coverage:delayed",
+    "plain=benchmarks.studies.coverage:plain,delayed=benchmarks.studies.coverage:delayed",
     "--compute",
     "simulated:0ms",
 )
@@ -54,10 +55,6 @@ DELAYED_RATIO = 1.1
 # A normal distribution has 95% of its mass within this many standard deviations of its mean.
 DEVIATIONS = 1.96
 SIMULATED_TABLES = 1000
-
-
-class StudyError(Exception):
-    """A comparison could not be made, or does not belong to the study."""
 
 
 @dataclass(frozen=True)
@@ -74,46 +71,29 @@ class Run(JsonValues):
         return list(ratio_intervals(walls, next(iter(walls))).values())
 
 
-@dataclass(frozen=True)
-class Study(JsonValues):
-    """The arguments of `etl compare`, with the name of the data only, and its runs."""
-
-    arguments: list[str]
-    runs: list[Run]
+RUNS: Kind[int, Run] = Kind("coverage", int, Run)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the comparisons that are missing, and print how many were wrong; return 2 if that fails."""
     options = parse(arguments)
-    errors = Console(stderr=True)
     if options.simulate:
         simulate(wide_console())
         return 0
-    truth = DELAYED_RATIO if options.delayed else 1.0
     data = Path(options.source).name  # its folder is that of a machine
-    path = options.samples or FOLDER / f"{data}{'-delayed' if options.delayed else ''}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    errors.print(f"Comparisons are kept in {path}.", highlight=False, soft_wrap=True)
-    compare_arguments = [*(DELAYED if options.delayed else EQUAL)]
-    for name in ("rounds", "records", "batch_size", "size", "budget"):
+    compare_arguments = [*(DELAYED if options.delayed else EQUAL), "--budget", str(options.budget)]
+    for name in ("rounds", "records", "batch_size", "size"):
         compare_arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-    try:
-        study = read(path, [data, *compare_arguments])
-        while len(study.runs) < options.runs:
-            took = statistics.median(each.seconds for each in study.runs) if study.runs else options.budget
-            left = (options.runs - len(study.runs)) * took / 60
-            errors.print(f"{len(study.runs) + 1} of {options.runs}, {left:.0f} minutes left", highlight=False)
-            run = compare_once([options.source, *compare_arguments])
-            study = replace(study, runs=[*study.runs, run])
-            keep(path, study)
-    except StudyError as error:
-        say_failure(error, errors)
-        return 2
-    except KeyboardInterrupt:
-        errors.print("Interrupted; the same command continues from here.", highlight=False)
-        return 130
-    wide_console().print(describe(study.runs, truth), highlight=False, soft_wrap=True)
-    return 0
+    truth = DELAYED_RATIO if options.delayed else 1.0
+    return run_study(
+        RUNS,
+        options.samples or FOLDER / f"coverage-{data}{'-delayed' if options.delayed else ''}.jsonl",
+        {"arguments": [data, *compare_arguments]},
+        range(options.runs),
+        lambda _: compare_once([options.source, *compare_arguments]),
+        lambda runs, console: say(describe(list(runs.values()), truth), console),
+        lambda number: f"comparison {number + 1}",
+    )
 
 
 def plain(source: presave.RecordSequence, pipeline: etl.Pipeline, batch_size: int) -> Iterator[etl.Batch]:
@@ -137,7 +117,7 @@ def compare_once(arguments: Sequence[str]) -> Run:
 
     Raises
     ------
-    StudyError
+    RuntimeError
         If the comparison fails.
     KeyboardInterrupt
         If it was interrupted, even after whole rounds.
@@ -148,40 +128,14 @@ def compare_once(arguments: Sequence[str]) -> Run:
         command = [sys.executable, "-m", "etl", "compare", *arguments, "--json", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise StudyError(done.stderr.strip() or f"etl compare ended with exit code {done.returncode}")
+            raise RuntimeError(done.stderr.strip() or f"etl compare ended with exit code {done.returncode}")
         report = json.loads(file.read_text())
     if report["stopped_early"]:
         raise KeyboardInterrupt
     walls = {each["name"]: [one["wall_seconds"] for one in each["rounds"]] for each in report["strategies"]}
     if len(walls) < 2:
-        raise StudyError(" ".join(report["notes"]))
+        raise RuntimeError(" ".join(report["notes"]))
     return Run(walls, time.monotonic() - started)
-
-
-def read(path: Path, arguments: list[str]) -> Study:
-    """Read the study that was begun with these arguments, or begin a new one.
-
-    Raises
-    ------
-    StudyError
-        If `path` holds something else.
-    """
-    if not path.exists():
-        return Study(arguments, [])
-    try:
-        study = Study.from_json(json.loads(path.read_text()))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise StudyError(f"{path} holds no study; name another file") from error
-    if study.arguments != arguments:
-        raise StudyError(f"{path} holds comparisons by etl compare {' '.join(study.arguments)}; name another file")
-    return study
-
-
-def keep(path: Path, study: JsonValues) -> None:
-    """Replace the study in the file `path`; an interruption leaves the old one."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(json.dumps(study.to_json(), indent=1) + "\n")
-    unfinished.replace(path)
 
 
 def describe(runs: Sequence[Run], truth: float = 1.0) -> str:
@@ -269,27 +223,13 @@ def wilson(wrong: int, count: int) -> tuple[float, float]:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.coverage", description=(__doc__ or "").partition("\n")[0]
+    parser = study_parser(
+        "benchmarks.studies.coverage", __doc__, runs=100, rounds=USUAL_ROUNDS, records=160, batch_size=16, size=64
     )
     parser.add_argument("source", nargs="?", default=".", help="such as a folder of photographs")
     parser.add_argument("--simulate", action="store_true", help="simulate noise; nothing is measured")
     parser.add_argument("--delayed", action="store_true", help="one loader takes a tenth longer than the other")
-    parser.add_argument("--runs", type=int, default=100, metavar="N", help="default: 100")
-    parser.add_argument(
-        "--rounds", type=int, default=USUAL_ROUNDS, metavar="N", help=f"rounds of each (default: {USUAL_ROUNDS})"
-    )
-    parser.add_argument("--records", type=int, default=160, metavar="N", help="default: 160")
-    parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="default: 16")
-    parser.add_argument("--size", type=int, default=64, metavar="PIXELS", help="default: 64")
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=20.0,
-        metavar="SECONDS",
-        help="time for each (default: 20)",
-    )
-    parser.add_argument("--samples", type=Path, metavar="FILE", help="the file of comparisons (default: below .asv)")
+    parser.add_argument("--budget", type=float, default=20.0, metavar="SECONDS", help="for each (default: 20)")
     return parser.parse_args(arguments)
 
 

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.what_if import (
+from benchmarks.studies.what_if import (
     Case,
+    CaseResult,
+    Epoch,
     Errors,
     Predicted,
-    Study,
     held_in_page_cache,
     photograph_cases,
+    predictions,
     show,
     storage_cases,
     waiting_cases,
@@ -27,13 +29,20 @@ from etl.measuring.page_cache import pages_outside
 
 
 def test_errors_are_those_of_the_medians_of_all_turns() -> None:
-    study = Study()
-    for predicted, measured in ((1.0, 1.0), (1.1, 1.0), (5.0, 9.0)):
-        study.predicted.setdefault(("reference", "other"), {}).setdefault("raw", []).append((predicted, 0.5))
-        study.measured.setdefault("other", {}).setdefault("raw", []).append((measured, 0.4))
-    study.extrapolated["reference", "other", "raw"] = ["a reason"]
-    study.predicted["reference", "nowhere"] = {"raw": [(1.0, 1.0)]}  # a case that was not measured
-    (found,) = study.results({"reference": "group"})
+    results = {
+        (turn, case): CaseResult([Epoch("raw", seconds, 0.4)], predicted)
+        for turn, (guess, measured) in enumerate(((1.0, 1.0), (1.1, 1.0), (5.0, 9.0)))
+        for case, seconds, predicted in (
+            # The last is a case that was not measured.
+            (
+                "reference",
+                2.0,
+                {"other": [Epoch("raw", guess, 0.5, ["a reason"])], "nowhere": [Epoch("raw", 1.0, 1.0)]},
+            ),
+            ("other", measured, {}),
+        )
+    }
+    (found,) = predictions(results, {"reference": "group"})
     assert (found.group, found.scenario, found.strategy) == ("group", "other", "raw")
     assert found.error == pytest.approx(0.1)
     assert found.extrapolated == ["a reason"]

@@ -1,4 +1,4 @@
-"""Measure what makes samples of one strategy differ: `python -m benchmarks.variances`.
+"""Measure what makes samples of one strategy differ: `python -m benchmarks.studies.variances`.
 
 Several servers are started, several processes forked from each, and several epochs run in each process, as a comparison
 does with one process a server. Two equal arms take turns, so that their ratio has components, too. From these and from
@@ -9,14 +9,14 @@ doi:10.1145/2464157.2464160) choose. An interrupted study continues when it is r
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -24,18 +24,18 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cells import STRATEGIES, Cell, Profile
-from benchmarks.console import print_table, say, say_failure, wide_console
-from benchmarks.coverage import keep
+from benchmarks.console import print_table, say
+from benchmarks.journal import Kind
 from benchmarks.measure import Conditions, cpus_of_cells, loading_of
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
-from benchmarks.measuring.processes import FreshServers, MeasurementError
+from benchmarks.measuring.processes import FreshServers
 from benchmarks.measuring.sample import Recipe, take_sample
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import import_everything, start_server
+from benchmarks.studies.study import FOLDER, run_study, study_parser
 from benchmarks.workload import make_data
 
-FOLDER = Path(__file__).parents[1] / ".asv" / "variances"
 LEVELS = ("server", "process", "epoch")
 
 
@@ -58,46 +58,31 @@ class ServerTimes(JsonValues):
     process_seconds: float
 
 
-@dataclass(frozen=True)
-class Study(JsonValues):
-    """The options that decide what is measured, and the servers so far."""
-
-    options: dict[str, str]
-    servers: list[ServerTimes]
+SERVERS: Kind[int, ServerTimes] = Kind("variances", int, ServerTimes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the servers that are missing, and print the components; return 2 if that fails."""
     options = parse(arguments)
-    errors = Console(stderr=True)
-    path = options.samples or FOLDER / f"{options.strategy}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    errors.print(f"Servers are kept in {path}.", highlight=False, soft_wrap=True)
-    asked = {name: str(value) for name, value in vars(options).items() if name not in ("servers", "samples")}
-    study = Study.from_json(json.loads(path.read_text())) if path.exists() else Study(asked, [])
-    if study.options != asked:
-        say_failure(ValueError(f"{path} was measured with {study.options}; name another file"), errors)
-        return 2
     cell = Cell(options.strategy)
     profile = Profile(
         "variances", options.photographs, options.image_size, rounds=1, seconds_per_figure=0.0, grid=False
     )
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            conditions = Conditions(make_data(profile, Path(folder), [cell]), 0.0, cpus_of_cells())
-            for number in range(len(study.servers), options.servers):
-                errors.print(f"server {number + 1} of {options.servers}", highlight=False)
-                measured = measure_server(cell, conditions, options.processes, options.epochs)
-                study = replace(study, servers=[*study.servers, measured])
-                keep(path, study)
-    except MeasurementError as error:
-        say_failure(error, errors)
-        return 2
-    except KeyboardInterrupt:
-        errors.print("Interrupted; the same command continues from here.", highlight=False)
-        return 130
-    show(study, wide_console())
-    return 0
+    with tempfile.TemporaryDirectory() as folder:
+
+        @cache
+        def conditions() -> Conditions:
+            return Conditions(make_data(profile, Path(folder), [cell]), 0.0, cpus_of_cells())
+
+        return run_study(
+            SERVERS,
+            options.samples or FOLDER / f"variances-{options.strategy}.jsonl",
+            {name: value for name, value in vars(options).items() if name not in ("servers", "samples")},
+            range(options.servers),
+            lambda _: measure_server(cell, conditions(), options.processes, options.epochs),
+            lambda servers, console: show(options.strategy, list(servers.values()), console),
+            lambda number: f"server {number + 1}",
+        )
 
 
 def measure_server(cell: Cell, conditions: Conditions, count: int, epochs: int) -> ServerTimes:
@@ -107,7 +92,7 @@ def measure_server(cell: Cell, conditions: Conditions, count: int, epochs: int) 
     walls: list[list[list[float]]] = [[], []]
     with FreshServers(
         lambda: start_server(
-            "a cell", "variances:prepare", request, hash_seed=draw_hash_seed(), environment=environment
+            "a cell", "studies.variances:prepare", request, hash_seed=draw_hash_seed(), environment=environment
         )
     ) as server:
         server.renew()
@@ -168,17 +153,17 @@ def repetitions(variances: Sequence[float], costs: Sequence[float]) -> list[floa
     return chosen
 
 
-def show(study: Study, console: Console) -> None:
+def show(strategy: str, servers: Sequence[ServerTimes], console: Console) -> None:
     """Print the components of an epoch's time and of the ratio of two arms, and what follows."""
-    walls = np.log([each.walls for each in study.servers])  # by server, arm, process and epoch
+    walls = np.log([each.walls for each in servers])  # by server, arm, process and epoch
     epoch = float(np.exp(walls).mean())
     costs = [
-        float(np.mean([each.start_seconds for each in study.servers])),
-        float(np.mean([each.process_seconds for each in study.servers])),
+        float(np.mean([each.start_seconds for each in servers])),
+        float(np.mean([each.process_seconds for each in servers])),
         epoch,
     ]
     table = Table(
-        title=f"{study.options['strategy']}: {walls.shape[0]} servers, {walls.shape[2]} processes each of two equal "
+        title=f"{strategy}: {walls.shape[0]} servers, {walls.shape[2]} processes each of two equal "
         f"arms, {walls.shape[3]} epochs of {epoch:.2f} s each",
         caption="standard deviations of an epoch's time, and of the ratio of the arms, in percent",
     )
@@ -197,13 +182,10 @@ def show(study: Study, console: Console) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.variances", description=(__doc__ or "").partition("\n")[0]
+    parser = study_parser(
+        "benchmarks.studies.variances", __doc__, servers=10, processes=4, epochs=4, photographs=320, image_size=128
     )
     parser.add_argument("--strategy", choices=tuple(STRATEGIES), default="raw", help="default: raw")
-    for name, default in (("servers", 10), ("processes", 4), ("epochs", 4), ("photographs", 320), ("image-size", 128)):
-        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"default: {default}")
-    parser.add_argument("--samples", type=Path, metavar="FILE", help="the file of servers (default: below .asv)")
     options = parser.parse_args(arguments)
     for name in ("servers", "processes", "epochs"):
         if getattr(options, name) < 2:

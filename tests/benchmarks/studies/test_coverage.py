@@ -13,9 +13,9 @@ import pytest
 from scipy import stats
 
 import etl
-from benchmarks import coverage
 from benchmarks.console import wide_console
-from benchmarks.coverage import DELAYED_RATIO, Run, Study, describe, keep, main, simulate, wilson
+from benchmarks.studies import coverage
+from benchmarks.studies.coverage import DELAYED_RATIO, Run, describe, main, simulate, wilson
 from etl.demonstration import digits
 
 
@@ -70,28 +70,18 @@ def test_noise_is_simulated_for_each_way_of_making_intervals(capsys: pytest.Capt
     assert all(name in printed for name in ("max-t", "Bonferroni", "heavy tails"))
 
 
-KEPT = run_of(1.0)
-QUICK = ["--rounds", "1", "--records", "40", "--budget", "2"]
-
-
 @pytest.mark.slow
-def test_a_study_continues_where_it_stopped_and_takes_no_runs_of_another(
+def test_a_run_has_the_walls_of_all_arms_and_one_round_gives_no_interval(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, samples = tmp_path / "digits", tmp_path / "samples.json"
+    source, samples = tmp_path / "digits", tmp_path / "samples.jsonl"
     digits(source, samples=60)
-    assert main([str(source), *QUICK, "--runs", "1", "--samples", str(samples)]) == 0
-    (first,) = json.loads(samples.read_text())["runs"]
+    quick = [str(source), "--rounds", "1", "--records", "40", "--budget", "2", "--runs", "1"]
+    assert main([*quick, "--samples", str(samples)]) == 0
+    first = json.loads(samples.read_text().splitlines()[1])["result"]
     assert {name: len(walls) for name, walls in first["walls"].items()} == {"raw": 1, "a": 1, "b": 1}
-    assert main([str(source), *QUICK, "--delayed", "--runs", "1", "--samples", str(tmp_path / "delayed.json")]) == 0
+    assert main([*quick, "--delayed", "--samples", str(tmp_path / "delayed.jsonl")]) == 0
     assert "No interval: it takes 6 rounds." in capsys.readouterr().out
-    study = Study.from_json(json.loads(samples.read_text()))
-    keep(samples, Study(study.arguments, [*study.runs, KEPT]))
-    samples.with_name("samples.json.unfinished").write_text('{"arguments": [')  # an interruption left it
-    assert main([str(source), *QUICK, "--runs", "2", "--samples", str(samples)]) == 0
-    assert "0 of 1 comparisons" in capsys.readouterr().out
-    assert main([str(source), *QUICK, "--size", "32", "--runs", "2", "--samples", str(samples)]) == 2
-    assert "holds comparisons by etl compare" in capsys.readouterr().err
 
 
 def test_a_comparison_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,16 +90,6 @@ def test_a_comparison_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypat
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", interrupted)
-    samples = tmp_path / "samples.json"
+    samples = tmp_path / "samples.jsonl"
     assert main([str(tmp_path), "--samples", str(samples)]) == 130
     assert not samples.exists()
-
-
-@pytest.mark.slow
-def test_a_study_that_fails_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    samples = tmp_path / "samples.json"
-    assert main([str(tmp_path / "nothing"), "--samples", str(samples)]) == 2
-    assert "nothing" in capsys.readouterr().err
-    samples.write_text("[]")
-    assert main([str(tmp_path / "nothing"), "--samples", str(samples)]) == 2
-    assert "holds no study" in capsys.readouterr().err

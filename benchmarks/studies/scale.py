@@ -1,4 +1,4 @@
-"""The cost of opening a store and reading from it, with few and with very many records: `python -m benchmarks.scale`.
+"""The cost of opening and reading stores, small and very large: `python -m benchmarks.studies.scale`.
 
 Each metric is taken in several fresh processes. The aims: opening takes less than 50 ms, and no more memory for many
 records than for few; the order of an epoch takes at most 8 bytes a record.
@@ -47,7 +47,7 @@ class SmallRecords:
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the stores, measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.partition("\n")[2])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.studies.scale", description=__doc__.partition("\n")[2])
     parser.add_argument("--records", type=int, nargs="+", default=COUNTS, metavar="N", help="records of each store")
     parser.add_argument("--format", default="npy", help=", ".join(presave.formats()))
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"processes (default: {ROUNDS})")
@@ -131,7 +131,7 @@ def _write(count: int, format_name: str, folder: Path) -> tuple[Path, float]:
 
 def _in_fresh_process(path: Path) -> dict[str, float]:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.scale", "--measure", str(path)],
+        [sys.executable, "-m", "benchmarks.studies.scale", "--measure", str(path)],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONHASHSEED": "0"},
         timeout=TIMEOUT_SECONDS,

@@ -7,7 +7,7 @@ import statistics
 import psutil
 import pytest
 
-from benchmarks import gc_pauses
+from benchmarks.studies import gc_pauses
 
 
 @pytest.mark.parametrize("shape", gc_pauses.SHAPES)

@@ -1,4 +1,4 @@
-"""Compare a loader under the clock with a bare loop over it: `python -m benchmarks.bare_loop PATH MODULE:FUNCTION`.
+"""Compare a loader under the clock with a bare loop: `python -m benchmarks.studies.bare_loop PATH MODULE:FUNCTION`.
 
 Both loops read every batch, as a training step does. They take turns in one process, over one loader, since processes
 differ more than the loops do. What remains is what measuring costs the loader.
@@ -123,7 +123,7 @@ def _range(ratio: Interval) -> str:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.bare_loop", description=(__doc__ or "").partition("\n")[0]
+        prog="python -m benchmarks.studies.bare_loop", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("path", metavar="PATH", help="the loader's `path`, such as a folder of photographs")
     parser.add_argument("loader", metavar="MODULE:FUNCTION", help="found from this folder")

@@ -1,4 +1,4 @@
-"""The regret of what `etl.tune` chooses, against an exhaustive grid: `python -m benchmarks.tuning [--json FILE]`.
+"""The regret of what `etl.tune` chooses, against an exhaustive grid: `python -m benchmarks.studies.tuning`.
 
 For each workload, a strategy is tuned. Then every combination of a grid of at least 24 settings is measured. Last, the
 choice and the best three of the grid are measured again together, in fresh rounds: the best of many noisy measurements
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 import etl
-from benchmarks.console import comma_separated, print_table, say, say_failure, wide_console
+from benchmarks.console import comma_separated, print_table, say
 from benchmarks.datasets import find_digits, find_photographs, find_sequences, find_table
+from benchmarks.journal import Kind
 from benchmarks.measuring.values import JsonValues
+from benchmarks.studies.study import FOLDER, run_study, study_parser
 
 TUNE_SECONDS, BEST = 240.0, 3
 # Rounds and seconds of the grid, and of the choice beside the best: the time decides how long an epoch is.
@@ -33,6 +33,7 @@ GRID_ROUNDS, GRID_SECONDS = 2, 180.0
 FINAL_ROUNDS, FINAL_SECONDS = 12, 300.0
 PHOTOGRAPHS, ROWS, FILES = 512, 100_000, 600
 WANTED = 0.05
+MODULE = "benchmarks.studies.tuning"  # also if it runs as a program
 # Iterations of a loop in Python for each record of `python_dataloader`, about a millisecond.
 LOOPS = 15_000
 
@@ -114,7 +115,10 @@ WORKLOADS = {
     "table": Workload("table", "async-presaved", {"batch_size": 256, "table_options": {"label": "kind"}}, STORED),
     "sequences": Workload("sequences", "async-raw", {}, AHEAD),
     "dataloader-python": Workload(
-        "benchmarks.tuning:python_records", "benchmarks.tuning:python_dataloader", {"model": "mlp"}, TORCH
+        "benchmarks.studies.tuning:python_records",
+        "benchmarks.studies.tuning:python_dataloader",
+        {"model": "mlp"},
+        TORCH,
     ),
 }
 
@@ -159,26 +163,30 @@ class Outcome(JsonValues):
     rounds: Mapping[str, list[float]] = field(default_factory=dict)
 
 
+OUTCOMES: Kind[str, Outcome] = Kind("tuning", str, Outcome)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tune, measure the grids, print the regrets, and return 2 if the call was wrong."""
     options = parse(arguments)
-    console, errors = wide_console(), Console(stderr=True)
-    known = _read(options.json)
-    try:
-        for name in options.only:
-            if name in known:
-                continue
-            with errors.status(name):
-                known[name] = measure(name, WORKLOADS[name], options)
-            if options.json is not None:
-                options.json.write_text(json.dumps([each.to_json() for each in known.values()], indent=1) + "\n")
-    except (ValueError, RuntimeError) as error:
-        say_failure(error, errors)
-        return 2
-    print_table(table(known.values()), console)
-    within = sum(each.regret_high is not None and each.regret_high <= WANTED for each in known.values())
-    say(f"{within} of {len(known)} regrets are at most {WANTED:.0%}, the upper end of the interval included.", console)
-    return 0
+    return run_study(
+        OUTCOMES,
+        options.samples or FOLDER / "tuning.jsonl",
+        {"budget": options.budget, "grid_rounds": options.grid_rounds, "rounds": options.rounds},
+        options.only,
+        lambda name: measure(name, WORKLOADS[name], options),
+        show,
+    )
+
+
+def show(outcomes: Mapping[str, Outcome], console: Console) -> None:
+    """Print the outcomes, and how many regrets are as small as wanted."""
+    print_table(table(list(outcomes.values())), console)
+    within = sum(each.regret_high is not None and each.regret_high <= WANTED for each in outcomes.values())
+    say(
+        f"{within} of {len(outcomes)} regrets are at most {WANTED:.0%}, the upper end of the interval included.",
+        console,
+    )
 
 
 def measure(name: str, workload: Workload, options: argparse.Namespace) -> Outcome:
@@ -244,7 +252,7 @@ def _source(kind: str) -> str:
     return str(find_sequences(FILES)) if kind == "sequences" else kind
 
 
-def table(outcomes: Sequence[Outcome] | Any) -> Table:
+def table(outcomes: Sequence[Outcome]) -> Table:
     """Return the outcomes as a table."""
     made = Table(title="regret of the choice against the best of an exhaustive grid")
     made.add_column("workload")
@@ -264,23 +272,13 @@ def table(outcomes: Sequence[Outcome] | Any) -> Table:
     return made
 
 
-def _read(path: Path | None) -> dict[str, Outcome]:
-    """Return the outcomes of an interrupted run."""
-    if path is None or not path.exists():
-        return {}
-    return {each["workload"]: Outcome.from_json(each) for each in json.loads(path.read_text())}
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tuning", description=(__doc__ or "").partition("\n")[0])
+    parser = study_parser("benchmarks.studies.tuning", __doc__, grid_rounds=GRID_ROUNDS, rounds=FINAL_ROUNDS)
     parser.add_argument(
         "--only", type=comma_separated(WORKLOADS, "workload"), default=tuple(WORKLOADS), metavar="NAME,NAME"
     )
     parser.add_argument("--budget", type=float, default=TUNE_SECONDS, metavar="SECONDS", help="for tuning a workload")
-    parser.add_argument("--grid-rounds", type=int, default=GRID_ROUNDS, metavar="N", help="rounds of the grid")
-    parser.add_argument("--rounds", type=int, default=FINAL_ROUNDS, metavar="N", help="rounds of choice and best")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="results; an interrupted run goes on")
     return parser.parse_args(arguments)
 
 

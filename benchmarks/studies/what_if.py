@@ -1,4 +1,4 @@
-"""Errors of predictions for other CPUs, compute and storage: `python -m benchmarks.what_if [SOURCE] [--json FILE]`.
+"""Errors of predictions for other CPUs, compute and storage: `python -m benchmarks.studies.what_if [SOURCE]`.
 
 A reference is a comparison that predicts what the other ones measure: one CPU from two and two from one, a device that
 takes 0.1 to 4 times as long, training on the CPUs from a device and the reverse, a source that waits for every record,
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import mmap
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 import etl
-from benchmarks.console import print_table, say, wide_console
+from benchmarks.console import print_table, say
 from benchmarks.datasets import find_photographs
+from benchmarks.journal import Kind
 from benchmarks.measuring.values import JsonValues
+from benchmarks.studies.study import FOLDER, run_study, study_parser
 
 # Stores after every stage are written for strategies that read one, which takes long.
 STRATEGIES, TRAINED_STRATEGIES = ("raw", "async-raw"), ("raw", "async-raw", "presaved", "async-presaved")
@@ -124,45 +125,76 @@ class Errors(JsonValues):
         )
 
 
-# Wall seconds and utilisation by strategy, one pair per turn.
-Measured = dict[str, list[tuple[float, float]]]
+@dataclass(frozen=True)
+class Epoch(JsonValues):
+    """An epoch of a strategy, as it was measured or predicted; `extrapolated` as in `Predicted`."""
+
+    strategy: str
+    wall_seconds: float
+    utilisation: float
+    extrapolated: list[str] = field(default_factory=list)
 
 
-class Study:
-    """Comparisons that take turns, and what they predicted and measured."""
+@dataclass(frozen=True)
+class CaseResult(JsonValues):
+    """The epochs that one comparison measured, and those that it predicted for each other case."""
 
-    def __init__(self) -> None:
-        self.measured: dict[str, Measured] = {}
-        self.predicted: dict[tuple[str, str], Measured] = {}
-        self.extrapolated: dict[tuple[str, str, str], list[str]] = {}
+    measured: list[Epoch]
+    predicted: Mapping[str, list[Epoch]]
 
-    def run(self, case: Case) -> None:
-        """Make the comparison of a case, and keep its metrics and predictions."""
-        with held_in_page_cache(case.cached):
-            report = etl.compare(what_if=tuple(case.predicts.values()), **case.settings)
-        for each in report.strategies:
-            found = each.parts.wall_seconds, each.accelerator_utilisation
-            self.measured.setdefault(case.name, {}).setdefault(each.name, []).append(found)
-        for name, scenario in zip(case.predicts, report.scenarios, strict=True):
-            kept = self.predicted.setdefault((case.name, name), {})
-            for one in scenario.strategies:
-                if one.wall_seconds is not None and one.accelerator_utilisation is not None:
-                    kept.setdefault(one.strategy, []).append((one.wall_seconds, one.accelerator_utilisation))
-                    self.extrapolated[case.name, name, one.strategy] = list(one.extrapolated)
 
-    def results(self, groups: dict[str, str]) -> list[Predicted]:
-        """Return every prediction that was measured; `groups` has the group of each reference."""
-        found = []
-        for (reference, case), strategies in self.predicted.items():
-            for strategy, pairs in strategies.items():
-                if strategy in self.measured.get(case, {}):
-                    walls, used = zip(*pairs, strict=True)
-                    real_walls, really_used = zip(*self.measured[case][strategy], strict=True)
-                    wall, real_wall, use, real_use = map(statistics.median, (walls, real_walls, used, really_used))
-                    reasons = self.extrapolated[reference, case, strategy]
-                    names = groups[reference], reference, case, strategy
-                    found.append(Predicted(*names, wall, real_wall, use, real_use, reasons))
-        return found
+# Keys are a turn and the name of a case.
+CASES: Kind[tuple[int, str], CaseResult] = Kind("what-if", tuple[int, str], CaseResult)
+
+
+def run_case(case: Case) -> CaseResult:
+    """Make the comparison of a case."""
+    with held_in_page_cache(case.cached):
+        report = etl.compare(what_if=tuple(case.predicts.values()), **case.settings)
+    return CaseResult(
+        [Epoch(each.name, each.parts.wall_seconds, each.accelerator_utilisation) for each in report.strategies],
+        {
+            name: [
+                Epoch(one.strategy, one.wall_seconds, one.accelerator_utilisation, list(one.extrapolated))
+                for one in scenario.strategies
+                if one.wall_seconds is not None and one.accelerator_utilisation is not None
+            ]
+            for name, scenario in zip(case.predicts, report.scenarios, strict=True)
+        },
+    )
+
+
+def predictions(results: Mapping[tuple[int, str], CaseResult], groups: Mapping[str, str]) -> list[Predicted]:
+    """Return every prediction that was measured: medians of all turns.
+
+    Parameters
+    ----------
+    groups : dict of str to str
+        The group of each case.
+    """
+    measured: dict[tuple[str, str], list[Epoch]] = {}
+    predicted: dict[tuple[str, str, str], list[Epoch]] = {}
+    for (_, case), result in results.items():
+        for each in result.measured:
+            measured.setdefault((case, each.strategy), []).append(each)
+        for name, epochs in result.predicted.items():
+            for each in epochs:
+                predicted.setdefault((case, name, each.strategy), []).append(each)
+    return [
+        Predicted(
+            groups[reference],
+            reference,
+            case,
+            strategy,
+            predicted_seconds=statistics.median(each.wall_seconds for each in made),
+            measured_seconds=statistics.median(each.wall_seconds for each in measured[case, strategy]),
+            predicted_utilisation=statistics.median(each.utilisation for each in made),
+            measured_utilisation=statistics.median(each.utilisation for each in measured[case, strategy]),
+            extrapolated=made[-1].extrapolated,
+        )
+        for (reference, case, strategy), made in predicted.items()
+        if (case, strategy) in measured
+    ]
 
 
 def photograph_cases(source: str) -> dict[str, list[Case]]:
@@ -194,7 +226,7 @@ def photograph_cases(source: str) -> dict[str, list[Case]]:
 def waiting_cases() -> list[Case]:
     """Return cases with a source that waits for every record."""
     common = {
-        "source": "benchmarks.what_if:waiting_source",
+        "source": "benchmarks.studies.what_if:waiting_source",
         "pipeline": etl.Pipeline([]),
         "batch_size": BATCH_SIZE,
         "strategies": STRATEGIES,
@@ -261,31 +293,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(os.sched_getaffinity(0)) < 2:
         say("Two CPUs are needed: this process may use one.", Console(stderr=True), "red")
         return 2
-    began = time.monotonic()
-    study = Study()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         images = Path(folder) / "images"
         write_large_images(images)
-        cases = photograph_cases(options.source or str(find_photographs(PHOTOGRAPHS)))
-        cases["waiting"] = waiting_cases()
-        cases["storage"] = storage_cases(images)
-        groups = {case.name: group for group, each in cases.items() for case in each}
-        for turn in range(options.turns):
-            for case in _shuffled([case for each in cases.values() for case in each], turn):
-                say(f"turn {turn + 1} of {options.turns}: {case.name}", Console(stderr=True))
-                budget = {"budget": options.budget, "records": PHOTOGRAPHS}
-                study.run(replace(case, settings={**case.settings, **budget}))
-    found = study.results(groups)
-    show(found, wide_console())
-    say(f"{options.turns} turns in {(time.monotonic() - began) / 60:.0f} minutes", wide_console(), "dim")
-    if options.json is not None:
-        options.json.write_text(json.dumps([each.to_json() for each in found], indent=1) + "\n")
-    return 0
+        grouped = photograph_cases(options.source or str(find_photographs(PHOTOGRAPHS)))
+        grouped |= {"waiting": waiting_cases(), "storage": storage_cases(images)}
+        cases = {case.name: case for each in grouped.values() for case in each}
+        groups = {case.name: group for group, each in grouped.items() for case in each}
+        wanted = [
+            (turn, name)
+            for turn in range(options.turns)
+            for name in np.random.default_rng(turn).permutation(list(cases)).tolist()
+        ]
 
+        def measure(key: tuple[int, str]) -> CaseResult:
+            case = cases[key[1]]
+            budget = {"budget": options.budget, "records": PHOTOGRAPHS}
+            return run_case(replace(case, settings={**case.settings, **budget}))
 
-def _shuffled(cases: list[Case], turn: int) -> Iterator[Case]:
-    for place in np.random.default_rng(turn).permutation(len(cases)).tolist():
-        yield cases[place]
+        return run_study(
+            CASES,
+            options.samples or FOLDER / "what-if.jsonl",
+            {"budget": options.budget, "source": Path(options.source or "").name},
+            wanted,
+            measure,
+            lambda results, console: show(predictions(results, groups), console),
+            lambda key: f"turn {key[0] + 1}: {key[1]}",
+        )
 
 
 def show(found: Sequence[Predicted], console: Console) -> None:
@@ -335,16 +369,12 @@ def show(found: Sequence[Predicted], console: Console) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.what_if", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = study_parser("benchmarks.studies.what_if", __doc__, turns=TURNS)
     parser.add_argument("source", nargs="?", help=f"a folder of photographs (default: {PHOTOGRAPHS}, made once)")
-    parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"of all comparisons (default: {TURNS})")
     parser.add_argument(
         "--budget", type=float, default=20.0, metavar="SECONDS", help="of each comparison (default: 20)"
     )
     parser.add_argument("--folder", type=Path, metavar="FOLDER", help="for images on the disk (default: temporary)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every prediction, for programs")
     return parser.parse_args(arguments)
 
 

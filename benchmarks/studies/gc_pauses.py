@@ -1,6 +1,6 @@
 """Pauses of a full garbage collection, by the number of objects on the heap and their shape.
 
-    python -m benchmarks.gc_pauses [--most N] [--shapes NAME,...]     prints the table
+    python -m benchmarks.studies.gc_pauses [--most N] [--shapes NAME,...]     prints the table
 
 Each value is the median of several `gc.collect()` in a process of its own that holds that many objects, and hardly
 anything else. "frozen" is the same after `gc.freeze()`.
@@ -132,7 +132,9 @@ def _collection() -> float:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gc_pauses", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.studies.gc_pauses", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument(
         "--most", type=int, default=COUNTS[-1], metavar="N", help=f"maximum number of objects (default: {COUNTS[-1]:,})"
     )

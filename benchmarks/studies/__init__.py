@@ -1,0 +1,1 @@
+"""Experiments on the harness itself, and on what bounds a part of it; `results` has their committed rounds."""

@@ -1,0 +1,105 @@
+"""A study goes on where it was interrupted, takes no results of another one, and says what failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benchmarks.journal import Kind
+from benchmarks.measuring.values import JsonValues
+from benchmarks.studies.study import INTERRUPTED, run_study, study_parser
+from benchmarks.verdict import Outcome
+
+
+@dataclass(frozen=True)
+class Square(JsonValues):
+    """A square, with some outcome."""
+
+    value: int
+    outcome: Outcome
+
+
+KIND: Kind[tuple[str, int], Square] = Kind("squares", tuple[str, int], Square)
+WANTED = [("a", 1), ("a", 2), ("b", 3)]
+
+
+def square(key: tuple[str, int]) -> Square:
+    return Square(key[1] ** 2, Outcome.SAME)
+
+
+def run(path: Path, measure: Callable[[Any], Square] = square, **header: Any) -> tuple[int, list[int]]:
+    """Return the exit code, and the values that were shown."""
+    shown: list[int] = []
+
+    def show(results: dict[tuple[str, int], Square], _: Console) -> None:
+        assert all(each.outcome is Outcome.SAME for each in results.values())
+        shown.extend(each.value for each in results.values())
+
+    return run_study(KIND, path, {"size": 3, **header}, WANTED, measure, show), shown
+
+
+def test_what_an_interrupted_study_has_measured_is_not_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, measured = tmp_path / "new folder" / "study.jsonl", []
+
+    def interrupt(key: tuple[str, int]) -> Square:
+        if key == WANTED[1]:
+            raise KeyboardInterrupt
+        return square(key)
+
+    def count(key: tuple[str, int]) -> Square:
+        measured.append(key)
+        return square(key)
+
+    assert run(path, interrupt) == (INTERRUPTED, [])
+    assert "the same command continues" in capsys.readouterr().err
+    with path.open("a") as file:
+        file.write('{"key": ["a", 2], "resu')  # cut off while it was written
+    assert run(path, count) == (0, [1, 4, 9])
+    assert measured == WANTED[1:]
+    assert "2 of 2, 0 minutes left: ('b', 3)" in capsys.readouterr().err
+    assert [set(json.loads(line)) for line in path.read_text().splitlines()][1:] == [{"key", "result"}] * 3
+    assert run(path, pytest.fail) == (0, [1, 4, 9])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"experiment": "squares", "size": 4}\n', "was measured with size 4; name another file"),
+        ('{"experiment": "cubes", "size": 3}\n', "was measured with experiment cubes; name another file"),
+        ("[]\n", "holds no results of this experiment"),
+        ("no JSON\n", "holds no results of this experiment"),
+        ('{"experiment": "squares", "size": 3}\n{"key": ["a", 1], "result": {"side": 2}}\n', "holds no results"),
+    ],
+)
+def test_results_of_another_study_are_refused_and_kept(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "study.jsonl"
+    path.write_text(text)
+    assert run(path) == (2, [])
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert path.read_text() == text
+
+
+def test_a_failure_ends_a_study_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(key: object) -> Square:
+        raise RuntimeError(f"{key} is not square")
+
+    assert run(tmp_path / "study.jsonl", fail) == (2, [])
+    assert "('a', 1) is not square" in capsys.readouterr().err
+    assert not (tmp_path / "study.jsonl").exists()
+
+
+def test_every_study_has_its_numbers_and_a_journal_as_options() -> None:
+    options = study_parser("benchmarks.studies.squares", "Count squares, 95%.\n", image_size=64).parse_args([])
+    assert vars(options) == {"image_size": 64, "samples": None}
+    with pytest.raises(SystemExit):
+        study_parser("benchmarks.studies.squares", None, runs=1).parse_args(["--runs", "-1"])
