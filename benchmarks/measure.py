@@ -22,11 +22,12 @@ from benchmarks.journal import CELLS, CellMetrics, by_variant, open_rounds
 from benchmarks.measuring.arrays import BatchDigest, Layout, layout_of, merge_layouts
 from benchmarks.measuring.clock import Split, Step, run_epoch
 from benchmarks.measuring.epochs import Epochs, Loading
+from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.joined_samples import join_samples
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.noise import NoiseGate
 from benchmarks.measuring.process_tree import PeakMemory
-from benchmarks.measuring.processes import FreshServers, MeasurementError, Server
+from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.ranks import Rank
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.sample import Recipe, Sample, take_sample
@@ -165,11 +166,11 @@ def _amount_of(sample: CellMetrics) -> str:
     return f"{sample.epoch.samples} records of {' and '.join(arrays)}"
 
 
-class CellServer(FreshServers):
+class CellServer(Fleet):
     """A context manager around a server of `prepare`; each time that it is entered, another server is started."""
 
     def __init__(self, conditions: Conditions) -> None:
-        super().__init__(lambda: _start_server(conditions))
+        super().__init__(lambda _: _start_server(conditions))
         self._conditions = conditions
 
     def measure(self, cell: Cell) -> CellSample:

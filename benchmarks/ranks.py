@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.processes import Server
 from benchmarks.measuring.ranks import Rank, cpus_of_rank, create_meetings, join_group
-from benchmarks.measuring.servers_at_once import ServersAtOnce
 
 
 def distributed(rank: Rank, model: Any) -> Any:
@@ -35,5 +35,5 @@ def measure_on_ranks(
         meeting = Path(folder) / "meeting"
         create_meetings(meeting, count)
         requests = [{"cell": cell, "rank": Rank(rank, count, str(meeting)).to_json()} for rank in range(count)]
-        with closing(ServersAtOnce(lambda rank: start(tuple(cpus_of_rank(cpus, rank, count))), count)) as servers:
+        with closing(Fleet(lambda rank: start(tuple(cpus_of_rank(cpus, rank, count))), count)) as servers:
             return servers.sample_all(name, requests)

@@ -27,8 +27,8 @@ from benchmarks.cells import STRATEGIES, Cell, Profile
 from benchmarks.console import print_table, say
 from benchmarks.journal import Kind
 from benchmarks.measure import Conditions, cpus_of_cells, loading_of
+from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
-from benchmarks.measuring.processes import FreshServers
 from benchmarks.measuring.sample import Recipe, take_sample
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.values import JsonValues
@@ -90,8 +90,8 @@ def measure_server(cell: Cell, conditions: Conditions, count: int, epochs: int) 
     request = {"conditions": conditions.to_json(), "strategy": cell.strategy, "epochs": epochs}
     environment = draw_environment()
     walls: list[list[list[float]]] = [[], []]
-    with FreshServers(
-        lambda: start_server(
+    with Fleet(
+        lambda _: start_server(
             "a cell", "studies.variances:prepare", request, hash_seed=draw_hash_seed(), environment=environment
         )
     ) as server:

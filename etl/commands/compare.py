@@ -34,7 +34,7 @@ from etl.commands.output import (
 )
 from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.compare import run_comparison
-from etl.comparison.judge.publishing import ContradictionError
+from etl.comparison.judge.contradictions import ContradictionError
 from etl.comparison.judge.rules import RULES
 from etl.comparison.request.settings import Settings
 from etl.comparison.show.page import render_page

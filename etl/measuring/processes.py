@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
@@ -300,97 +300,6 @@ class Server:
         reason = f"{event}{last}{f', at {place}' if place else ''}"
         message = f"the process of {self.name} {reason}"
         return kind(message, f"{message}\n{tail}" if tail else "", reason=f"its process {reason}")
-
-
-class FreshServers:
-    """A context manager around a server that is started when needed, and replaced after an error.
-
-    A server that failed may be in any state, and one that was interrupted may answer late. A server that cannot fork is
-    replaced after each sample.
-
-    Parameters
-    ----------
-    start : callable
-        Returns a new server.
-    """
-
-    def __init__(self, start: Callable[[], Server]) -> None:
-        self._start = start
-        self._server: Server | None = None
-        self._began = 0.0
-        self.can_fork = False
-        """True if the last server could serve several sessions."""
-        self.start_seconds = 0.0
-        """Seconds until the last server was ready."""
-
-    def renew(self) -> None:
-        """Start another server, and wait until it is ready."""
-        self.close()
-        self.wait_until_ready()
-
-    def begin(self) -> None:
-        """Start a server if there is none, without waiting until it is ready."""
-        if self._server is None:
-            self._began = time.monotonic()
-            self._server = self._start()
-
-    def wait_until_ready(self) -> None:
-        """Start a server if there is none, and wait until it is ready."""
-        with self._ready():
-            pass
-
-    def sample(self, name: str, request: Request, timeout: float | None = None) -> Answer:
-        """Return the answer of a session with this single request.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds that the answer may take; by default those of the server.
-        """
-        with self._ready() as server:
-            server.name = name
-            if timeout is not None:
-                server.timeout = timeout
-            answer = server.sample(request)
-        self.can_fork = server.can_fork
-        if not self.can_fork:
-            server.end(ENDING_SECONDS)
-            self.close()
-        return answer
-
-    def kill(self) -> None:
-        """Kill the server, if there is one. A thread that waits for its answer gets an error, and closes it."""
-        server = self._server
-        if server is not None:
-            server.kill()
-
-    def close(self) -> None:
-        """End the server, if there is one."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-
-    @contextlib.contextmanager
-    def _ready(self) -> Iterator[Server]:
-        try:
-            self.begin()
-            server = self._server
-            assert server is not None  # noqa: S101 - for the type checker
-            if not server.is_ready:
-                server.wait_until_ready()
-                self.start_seconds = time.monotonic() - self._began
-            yield server
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _is_readable(pipe: IO[bytes], seconds: float) -> bool:

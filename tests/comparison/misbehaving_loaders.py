@@ -242,10 +242,10 @@ class hangs_in_the_try(good):
 
 
 class hangs_in_a_later_round(good):
-    """Hangs in its sixth process: after its try, pilot and first sample, two samples may have been taken again."""
+    """Hangs in its seventh process: after its try, two checks and first sample, two may have been taken again."""
 
     def __iter__(self):
-        if count_processes("hangs_in_a_later_round") > 5:
+        if count_processes("hangs_in_a_later_round") > 6:
             wait_for_ever()
         return super().__iter__()
 

@@ -163,7 +163,7 @@ def test_loaders_that_fail_at_once_are_named_and_the_others_are_measured(
 def test_a_loader_that_fails_in_a_later_round_has_no_result(folder: Path) -> None:
     strategies = list(map(named, ["fails_later", "good"]))
     report = compare(*strategies, rounds=3, pythons=pythons(*strategies))
-    assert_failed(report, "fails_later", r"Broken: that was too much, at PLACE \(__iter__\), in round 3")
+    assert_failed(report, "fails_later", r"Broken: that was too much, at PLACE \(__iter__\), in round \d")
     assert "good is the reference instead of fails_later." in report.notes
     assert [(each.name, len(each.rounds)) for each in report.strategies] == [("good", 3)]
 

@@ -7,7 +7,8 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from etl.comparison.judge.publishing import check_report, make_report
+from etl.comparison.judge.contradictions import check_report
+from etl.comparison.judge.make_report import make_report
 from etl.comparison.judge.report import Report, Timeline
 from etl.comparison.judge.results import Measurements
 from etl.comparison.request.answers import CheckedEpoch, Profile, TuningSample

@@ -29,13 +29,13 @@ from etl.comparison.request.measuring_request import Action, MeasuringRequest
 from etl.comparison.run.joined_ranks import join_checks, join_loads
 from etl.comparison.run.workload import Workload
 from etl.images.settings import pillow_settings
+from etl.measuring.fleet import Fleet
 from etl.measuring.joined_samples import RanksDifferError, join_samples
 from etl.measuring.layout import draw_environment, draw_hash_seed
 from etl.measuring.processes import ONE_THREAD, MeasurementError, NoAnswerError, Server
 from etl.measuring.ranks import Rank, cpus_of_rank, create_meetings
 from etl.measuring.sample import Recipe, Spans
 from etl.measuring.server import Request
-from etl.measuring.servers_at_once import ServersAtOnce
 from etl.measuring.values import JsonValues
 from etl.runtime.device_memory_policy import variables_of
 from etl.runtime.resources import available_nbytes
@@ -99,8 +99,8 @@ class Processes:
         self._is_common_tried = True
         self._ranks = workload.rank.world_size
         self._servers = self._common_servers()
-        self._ready: deque[ServersAtOnce] = deque()
-        self._alone: dict[Candidate, ServersAtOnce] = {}
+        self._ready: deque[Fleet] = deque()
+        self._alone: dict[Candidate, Fleet] = {}
 
     def start_ahead(self, count: int) -> None:
         """Start servers for `count` rounds, two at a time, and wait until they are ready.
@@ -110,7 +110,7 @@ class Processes:
         room = int(MEMORY_SHARE * available_nbytes() / (SERVER_NBYTES * self._ranks))
         if not self._uses_common:
             return
-        starting: deque[ServersAtOnce] = deque()
+        starting: deque[Fleet] = deque()
         at_once = STARTED_AT_ONCE if self._ranks == 1 else 1
         with _as_input_error():
             for _ in range(min(count, room)):
@@ -145,8 +145,8 @@ class Processes:
     def _uses_common(self) -> bool:
         return any(each.origin not in self._alone for each in self._workload.candidates())
 
-    def _common_servers(self) -> ServersAtOnce:
-        return ServersAtOnce(self._start, self._ranks)
+    def _common_servers(self) -> Fleet:
+        return Fleet(self._start, self._ranks)
 
     def _end_ready(self) -> None:
         while self._ready:
@@ -329,7 +329,7 @@ class Processes:
             request = replace(request, arrays_file=f"{request.arrays_file}-{rank.number}.npz")
         return request.to_json()
 
-    def _servers_of(self, candidate: Candidate | None) -> ServersAtOnce:
+    def _servers_of(self, candidate: Candidate | None) -> Fleet:
         """Return the servers that measure `candidate`, which know all loaders that have been tried."""
         origin = None if candidate is None else candidate.origin
         if origin in self._alone:
@@ -368,8 +368,8 @@ class Processes:
         """Seconds that an answer of a user's loader may take."""
         return max(MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS * self._workload.settings.budget_seconds)
 
-    def _own_server(self, candidate: Candidate) -> ServersAtOnce:
-        return ServersAtOnce(lambda rank: self._start_alone(candidate, rank), self._ranks)
+    def _own_server(self, candidate: Candidate) -> Fleet:
+        return Fleet(lambda rank: self._start_alone(candidate, rank), self._ranks)
 
     def _interpreter(self, candidate: Candidate) -> str | None:
         return self._workload.settings.pythons.get(self._workload.name(candidate))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from etl.comparison.judge.publishing import describe_machine, describe_versions
+from etl.comparison.judge.make_report import describe_machine, describe_versions
 from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.settings import Settings
 from etl.comparison.request.work import source_files

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from etl.comparison.judge.publishing import describe_machine, describe_versions
+from etl.comparison.judge.make_report import describe_machine, describe_versions
 from etl.comparison.judge.report import THROTTLED_LIMIT
 from etl.comparison.judge.results import EpochScale
 from etl.comparison.judge.sameness import compare_epochs

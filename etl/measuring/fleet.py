@@ -1,14 +1,19 @@
-"""Several servers that answer at the same time, one for each process of a measurement."""
+"""A fleet: one server for each process of a measurement, which are started, asked and ended together."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
 
-from .processes import FreshServers, MeasurementError, NoAnswerError, Server
+from .processes import ENDING_SECONDS, MeasurementError, NoAnswerError, Server
 from .server import Answer, Request
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Result = TypeVar("Result")
 # After one has failed, those that fail for their own reasons may say so for this long.
@@ -25,51 +30,58 @@ WAITING_PLACES = (
 SKEW_SECONDS = 30.0
 
 
-class ServersAtOnce:
-    """Servers that are started, asked and ended together. If one fails, all are replaced.
+class Fleet:
+    """A context manager around servers that are started when needed. If one fails, all are replaced.
+
+    A server that failed may be in any state, and one that was interrupted may answer late. A server that cannot fork is
+    replaced after each sample. Each time that the context is entered, other servers are started.
 
     Parameters
     ----------
     start : callable
         Returns a new server, called with its number.
+    count : int
+        Servers.
+
+    Attributes
+    ----------
+    can_fork : bool
+        True if the first server could serve several sessions when it last answered; the others import the same.
+    start_seconds : float
+        Seconds until the last servers were ready.
     """
 
-    def __init__(self, start: Callable[[int], Server], count: int) -> None:
-        self._servers = [FreshServers(partial(start, number)) for number in range(count)]
+    def __init__(self, start: Callable[[int], Server], count: int = 1) -> None:
+        self._start = start
+        self._servers: list[Server | None] = [None] * count
+        self._began = 0.0
+        self.can_fork = False
+        self.start_seconds = 0.0
         # The kernel kills a server when the thread that has started it ends, so these live as long as the servers.
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="servers") if count > 1 else None
 
-    @property
-    def can_fork(self) -> bool:
-        """True if the last first server could serve several sessions; the others import the same."""
-        return self._servers[0].can_fork
-
-    @property
-    def start_seconds(self) -> float:
-        """Seconds until the last servers were ready."""
-        return max(each.start_seconds for each in self._servers)
-
     def renew(self) -> None:
         """Start other servers, and wait until they are ready."""
-        self._all([each.renew for each in self._servers])
+        self.end_servers()
+        self.wait_until_ready()
 
     def begin(self) -> None:
         """Start the servers that do not run, without waiting until they are ready."""
-        self._all([each.begin for each in self._servers])
+        self._each(self._started)
 
     def wait_until_ready(self) -> None:
         """Start the servers that do not run, and wait until all are ready."""
-        self._all([each.wait_until_ready for each in self._servers])
+        self._each(self._ready)
 
     def sample(self, name: str, request: Request, timeout: float | None = None) -> Answer:
-        """Return the answer of the first server alone.
+        """Return the answer of a session of the first server alone, with this single request.
 
         Parameters
         ----------
         timeout : float, optional
             Seconds that the answer may take; by default those of the server.
         """
-        return self._all([lambda: self._servers[0].sample(name, request, timeout)])[0]
+        return self._all([partial(self._sample, 0, name, request, timeout)])[0]
 
     def sample_all(self, name: str, requests: Sequence[Request], timeout: float | None = None) -> list[Answer]:
         """Return the answers of all servers, each to its own request.
@@ -84,16 +96,12 @@ class ServersAtOnce:
         MeasurementError
             If one fails. The first failure is raised, with its rank; the others are killed, since they may wait for it.
         """
-
-        def ask(number: int) -> Callable[[], Answer]:
-            return lambda: self._servers[number].sample(name, requests[number], timeout)
-
-        return self._all([ask(number) for number in range(len(requests))])
+        return self._all([partial(self._sample, each, name, one, timeout) for each, one in enumerate(requests)])
 
     def end_servers(self) -> None:
         """End all servers. The next sample starts others."""
-        for each in self._servers:
-            each.close()
+        for number in range(len(self._servers)):
+            self._end(number)
 
     def close(self) -> None:
         """End all servers, and the threads that wait for them."""
@@ -101,10 +109,59 @@ class ServersAtOnce:
         if self._threads is not None:
             self._threads.shutdown()
 
+    def __enter__(self) -> Self:
+        self.end_servers()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end_servers()
+
+    def _started(self, number: int) -> Server:
+        server = self._servers[number]
+        if server is None:
+            if not any(self._servers):
+                self._began = time.monotonic()
+            server = self._servers[number] = self._start(number)
+        return server
+
+    def _ready(self, number: int) -> Server:
+        server = self._started(number)
+        if not server.is_ready:
+            server.wait_until_ready()
+            self.start_seconds = time.monotonic() - self._began
+        return server
+
+    def _sample(self, number: int, name: str, request: Request, timeout: float | None) -> Answer:
+        server = self._ready(number)
+        server.name = name
+        if timeout is not None:
+            server.timeout = timeout
+        answer = server.sample(request)
+        if number == 0:
+            self.can_fork = server.can_fork
+        if not server.can_fork:
+            server.end(ENDING_SECONDS)
+            self._end(number)
+        return answer
+
+    def _end(self, number: int) -> None:
+        server, self._servers[number] = self._servers[number], None
+        if server is not None:
+            server.close()
+
+    def _each(self, call: Callable[[int], object]) -> None:
+        self._all([partial(call, number) for number in range(len(self._servers))])
+
     def _all(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """Return the results of `calls`, one for each of the first servers, which are made at the same time."""
         if self._threads is None:
-            return [each() for each in calls]
+            try:
+                return [each() for each in calls]
+            except BaseException:
+                self.end_servers()
+                raise
         waiting: list[Future[Result]] = [self._threads.submit(each) for each in calls]
         try:
             wait(waiting, return_when=FIRST_EXCEPTION)
@@ -115,11 +172,13 @@ class ServersAtOnce:
                 wait(waiting, SKEW_SECONDS)
             failures = _failures(waiting)
         finally:
-            while not all(each.done() for each in waiting):
-                for each in self._servers:
-                    each.kill()
-                wait(waiting, FAILING_SECONDS)
-        self.end_servers()
+            if any(not each.done() or each.exception() is not None for each in waiting):
+                while not all(each.done() for each in waiting):
+                    for server in self._servers:
+                        if server is not None:
+                            server.kill()  # a thread that waits for its answer gets an error
+                    wait(waiting, FAILING_SECONDS)
+                self.end_servers()
         number, error = min(failures.items(), key=lambda each: (_waits(each[1]), _began(each[1])))
         raise _of_rank(error, number, len(self._servers)) if len(calls) > 1 else error
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etl.comparison.judge.publishing import ContradictionError, check_report, contradictions
+from etl.comparison.judge.contradictions import ContradictionError, check_report, contradictions
 from etl.comparison.judge.report import Check, Losses, Presaving, Report, SplitTrial
 from etl.comparison.judge.rules import RULES
 from etl.measuring.statistics import Interval

@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from etl.measuring.fleet import Fleet
 from etl.measuring.processes import MeasurementError, NoAnswerError, Server
-from etl.measuring.servers_at_once import ServersAtOnce
 from tests.measuring.test_processes import COMMAND, is_alive
 
 LONG = 60.0
 
 
 @pytest.fixture
-def servers() -> Iterator[ServersAtOnce]:
-    made = ServersAtOnce(lambda number: Server(f"rank {number}", COMMAND, {"does": None}, timeout=LONG), 2)
+def servers() -> Iterator[Fleet]:
+    made = Fleet(lambda number: Server(f"rank {number}", COMMAND, {"does": None}, timeout=LONG), 2)
     yield made
     made.close()
 
 
-def test_all_answer_at_the_same_time_and_again(servers: ServersAtOnce) -> None:
+def test_all_answer_at_the_same_time_and_again(servers: Fleet) -> None:
     for _ in range(2):
         answers = servers.sample_all("raw", [{"does": None}] * 2, LONG)
         assert len({each["pid"] for each in answers}) == 2
@@ -34,9 +34,7 @@ def test_all_answer_at_the_same_time_and_again(servers: ServersAtOnce) -> None:
         ("die", r"rank 1 of 2: the process of raw was killed by signal 9"),
     ],
 )
-def test_one_that_fails_is_named_and_those_that_wait_for_it_are_killed(
-    servers: ServersAtOnce, does: str, message: str
-) -> None:
+def test_one_that_fails_is_named_and_those_that_wait_for_it_are_killed(servers: Fleet, does: str, message: str) -> None:
     waiting = servers.sample("raw", {"does": None}, LONG)["pid"]
     started = time.monotonic()
     with pytest.raises(MeasurementError, match=message):
@@ -47,13 +45,13 @@ def test_one_that_fails_is_named_and_those_that_wait_for_it_are_killed(
 
 
 def test_one_that_does_not_answer_is_named_before_one_that_waits_for_it(
-    servers: ServersAtOnce, monkeypatch: pytest.MonkeyPatch
+    servers: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etl.measuring.servers_at_once.WAITING_PLACES", ("in wait_for_others",))
+    monkeypatch.setattr("etl.measuring.fleet.WAITING_PLACES", ("in wait_for_others",))
     with pytest.raises(NoAnswerError, match="rank 1 of 2"):
         servers.sample_all("raw", [{"does": "wait"}, {"does": "hang"}], 1.0)
 
 
-def test_the_first_server_can_be_asked_alone(servers: ServersAtOnce) -> None:
+def test_the_first_server_can_be_asked_alone(servers: Fleet) -> None:
     first = servers.sample("raw", {"does": None}, LONG)["pid"]
     assert servers.sample_all("raw", [{"does": None}] * 2, LONG)[0]["pid"] != first  # a process of its own
