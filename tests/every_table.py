@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import presave
-from benchmarks import decode, gather, gc_pauses, overlap, scale, store_table, what_if, write
+from benchmarks import decode, gather, overlap, store_table, write
 from benchmarks.cells import FORMATS, STAGES, chosen_profile
 from benchmarks.compare_commits import commits
 from benchmarks.compare_commits import table as commits_table
@@ -27,7 +27,7 @@ from benchmarks.peers.rows import PRESAVED, ROWS
 from benchmarks.publish import table as publish_table
 from benchmarks.settings import table as settings_table
 from benchmarks.settings.turns import SettingPairs
-from benchmarks.studies import aa
+from benchmarks.studies import aa, gc_pauses, scale, what_if
 from benchmarks.verdict import Outcome, Verdict
 from benchmarks.write_sample import Photographs
 from etl.commands import main

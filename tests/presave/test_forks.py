@@ -71,7 +71,9 @@ assert_child_survives(sys.stdout.flush)
 IMPORTS_OF_MULTIPROCESSING = """
 import importlib.abc
 class Slow(importlib.abc.MetaPathFinder):
-    find_spec = staticmethod(slowly(lambda *_: None))
+    find = staticmethod(slowly(lambda *_: None))
+    def find_spec(self, name, *_):
+        return self.find() if name.startswith("multiprocessing.") else None
 for name in [each for each in sys.modules if each.startswith("multiprocessing.popen_")]:
     del sys.modules[name], vars(multiprocessing)[name.split(".")[1]]
 sys.meta_path.insert(0, Slow())
