@@ -172,7 +172,7 @@ def test_what_is_wrong_with_a_loader_that_can_be_measured_is_in_the_report(folde
     strategies = list(map(named, ["good", "never_ends", *MISBEHAVING]))
     report = compare(*strategies, rounds=1, pythons=pythons(named("prints"), named("leaves_a_worker")))
     assert [each.name for each in report.strategies] == ["good", *MISBEHAVING]
-    assert disqualified(report).keys() == {"loses_records", "changes_shapes"}
+    assert disqualified(report).keys() == {"loses_records", "changes_shapes"}, disqualified(report)
     assert_failed(report, "never_ends", "its epoch does not end: .*--epoch-batches N .*, when its epoch was checked")
     printed = note(report, "prints")
     assert printed == (
