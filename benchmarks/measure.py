@@ -30,9 +30,9 @@ from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.ranks import Rank
 from benchmarks.measuring.rounds import Rounds
+from benchmarks.measuring.same_work import DoneWork, check_same_work
 from benchmarks.measuring.sample import Recipe, Sample, take_sample
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
-from benchmarks.measuring.turns import DifferentWork
 from benchmarks.measuring.values import JsonValues, from_json, to_json
 from benchmarks.ranks import distributed, measure_on_ranks
 from benchmarks.servers import import_everything, start_server
@@ -40,8 +40,6 @@ from benchmarks.user_loader import open_loader
 from benchmarks.workload import Compute, Data, compute_threads, files_of, make_iterator
 
 CPUS_VARIABLE = "FAIR_ETL_CPUS"
-# On one thread of a CPU equal work gives equal scores, to the bit. Several threads, and a GPU, add in another order.
-SCORE_TOLERANCE = 1e-2
 MAX_EPOCHS = 20
 
 
@@ -102,7 +100,7 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
         counts = f"{len(gate.retaken)} samples were taken again, and {len(gate.disturbed)} count though disturbed"
         print(f"{counts}: {'; '.join(gate.retaken + gate.disturbed)}", file=sys.stderr)
     results: CellResults = {cell: failures.get(cell) or list(each.values()) for cell, each in rounds.samples.items()}
-    check_same_work({cell: samples for cell, samples in results.items() if not cell.is_foreign})
+    check_cells({cell: samples for cell, samples in results.items() if not cell.is_foreign})
     return disqualify_other_amounts(results)
 
 
@@ -122,20 +120,14 @@ def cpus_of_cells() -> tuple[int, ...]:
     return tuple(available[: int(wanted)])
 
 
-def check_same_work(results: CellResults) -> None:
+def check_cells(results: CellResults) -> None:
     """Raise `DifferentWork` unless cells of equal work loaded equal bytes in equal order and computed one score."""
-    first: dict[tuple[Any, ...], tuple[Cell, CellMetrics]] = {}
+    first: dict[tuple[Any, ...], tuple[Cell, DoneWork]] = {}
     for cell, samples in results.items():
         for sample in samples if not isinstance(samples, str) else []:
-            other, expected = first.setdefault(cell.work, (cell, sample))
-            for part, found, wanted in (
-                ("digest", sample.digest, expected.digest),
-                ("number of records", sample.epoch.samples, expected.epoch.samples),
-            ):
-                if found != wanted:
-                    raise DifferentWork(f"the {part} of {cell} is {found}, that of {other} {wanted}")
-            if not math.isclose(sample.score, expected.score, rel_tol=SCORE_TOLERANCE):
-                raise DifferentWork(f"the score of {cell} is {sample.score}, that of {other} {expected.score}")
+            done = DoneWork(sample.epoch.samples, sample.digest, sample.score)
+            other, expected = first.setdefault(cell.work, (cell, done))
+            check_same_work(str(cell), done, str(other), expected)
 
 
 def disqualify_other_amounts(results: CellResults) -> CellResults:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, TypeVar
 
-from benchmarks.measuring.statistics import signed_rank_interval
+from benchmarks.measuring.statistics import Interval, Outcome, signed_rank_interval
 from benchmarks.measuring.turns import Pairs
 from benchmarks.measuring.values import JsonValues
 
@@ -19,15 +18,6 @@ EQUIVALENCE_MARGIN = 0.01
 CONFIDENCE = 1 - 0.05 / 160
 
 Key = TypeVar("Key", bound=Hashable)
-
-
-class Outcome(Enum):
-    """B compared with A."""
-
-    SLOWER = "slower"
-    FASTER = "faster"
-    SAME = "same"
-    OPEN = "not clear"
 
 
 @dataclass(frozen=True)
@@ -100,11 +90,6 @@ def judge(
         Medians, in seconds.
     """
     low, middle, high = signed_rank_interval(log_ratios, confidence)
-    edge = math.log1p(equivalence_margin)
-    if low > edge:
-        outcome = Outcome.SLOWER
-    elif high < -edge:
-        outcome = Outcome.FASTER
-    else:
-        outcome = Outcome.SAME if -edge <= low and high <= edge else Outcome.OPEN
-    return Verdict(a, b, math.exp(middle), math.exp(low), math.exp(high), len(log_ratios), outcome, list(log_ratios))
+    ratio, low, high = math.exp(middle), math.exp(low), math.exp(high)
+    outcome = Interval(ratio, low, high, len(log_ratios)).outcome(equivalence_margin)
+    return Verdict(a, b, ratio, low, high, len(log_ratios), outcome, list(log_ratios))

@@ -21,6 +21,7 @@ from benchmarks.cells import FORMATS, STAGES, chosen_profile
 from benchmarks.compare_commits import commits
 from benchmarks.compare_commits import table as commits_table
 from benchmarks.console import wide_console
+from benchmarks.measuring.statistics import Outcome
 from benchmarks.peers import table as peers_table
 from benchmarks.peers.results import collect
 from benchmarks.peers.rows import PRESAVED, ROWS
@@ -28,7 +29,7 @@ from benchmarks.publish import table as publish_table
 from benchmarks.settings import table as settings_table
 from benchmarks.settings.turns import SettingPairs
 from benchmarks.studies import aa, gc_pauses, scale, what_if
-from benchmarks.verdict import Outcome, Verdict
+from benchmarks.verdict import Verdict
 from benchmarks.write_sample import Photographs
 from etl.commands import main
 from etl.commands.output import output_console

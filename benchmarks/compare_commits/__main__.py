@@ -21,8 +21,9 @@ from benchmarks.compare_commits.turns import MAX_SECONDS, Key, take_turns
 from benchmarks.console import comma_separated, progress_bar, say_failure, wide_console
 from benchmarks.datasets import find_photographs
 from benchmarks.measuring.processes import MeasurementError
-from benchmarks.measuring.turns import DifferentWork
-from benchmarks.verdict import EQUIVALENCE_MARGIN, Outcome, Verdict, judge_all
+from benchmarks.measuring.same_work import DifferentWork
+from benchmarks.measuring.statistics import Outcome
+from benchmarks.verdict import EQUIVALENCE_MARGIN, Verdict, judge_all
 
 MINUTES = 2.0
 MAX_MINUTES = MAX_SECONDS / 60

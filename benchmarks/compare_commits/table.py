@@ -12,7 +12,8 @@ from rich.table import Table
 from benchmarks.compare_commits.commits import Commit
 from benchmarks.compare_commits.turns import Key
 from benchmarks.console import print_table, say
-from benchmarks.verdict import CONFIDENCE, Outcome, Verdict
+from benchmarks.measuring.statistics import Outcome
+from benchmarks.verdict import CONFIDENCE, Verdict
 
 STYLES = {Outcome.SLOWER: "bold red", Outcome.FASTER: "bold green", Outcome.SAME: "", Outcome.OPEN: "dim"}
 NAMES = {"etl": "ETL alone", "wall": "wall"}

@@ -17,7 +17,8 @@ from benchmarks.compare_commits.handlers import ETL, MAX_EPOCHS, METRICS, TURN_S
 from benchmarks.console import Progress
 from benchmarks.measuring.layout import ENVIRONMENT, draw_environment
 from benchmarks.measuring.processes import MeasurementError, Server
-from benchmarks.measuring.turns import DifferentWork, Pairs, take_blocks
+from benchmarks.measuring.same_work import DoneWork, check_same_work
+from benchmarks.measuring.turns import Pairs, take_blocks
 from benchmarks.servers import start_server
 
 # Fewer pairs give no interval of the confidence that `verdict.py` asks for.
@@ -130,7 +131,8 @@ def _take_turns_at(
     for arm in arms:
         arm.server.send({"strategy": strategy, "slower": arm.commit.slower})
     ready = [arm.server.receive() for arm in arms]
-    _check_same_work(strategy, arms, ready)
+    one, other = (DoneWork(each["samples"], each["digest"]) for each in ready)
+    check_same_work(f"{strategy} of {arms[0].commit}", one, str(arms[1].commit), other)
     for metric in METRICS:
         # A turn has equally many epochs for both commits, in all pairs.
         if (strategy, metric) not in epochs:
@@ -148,16 +150,6 @@ def _take_turns_at(
         pairs[strategy, metric].blocks.append(take_blocks(take, number, PAIR_SECONDS[metric], MIN_BLOCKS))
     for each in arms:
         each.server.end_session()
-
-
-def _check_same_work(strategy: str, arms: list[Arm], ready: list[dict[str, Any]]) -> None:
-    for part, name in (("samples", "number of records"), ("digest", "digest of the batches")):
-        one, other = (answer[part] for answer in ready)
-        if one != other:
-            raise DifferentWork(
-                f"not the same work: in strategy {strategy} the {name} is {one} in {arms[0].commit} and {other} in "
-                f"{arms[1].commit}, so their times cannot be compared"
-            )
 
 
 def _cpus(number: int, several: bool) -> list[int]:

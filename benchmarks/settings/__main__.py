@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.console import comma_separated, progress_bar, say_failure, wide_console
 from benchmarks.measuring.processes import MeasurementError
-from benchmarks.measuring.turns import DifferentWork
+from benchmarks.measuring.same_work import DifferentWork
 from benchmarks.settings.setting import ALLOCATORS, ALLOCATORS_HERE, AXES
 from benchmarks.settings.table import as_json, show
 from benchmarks.settings.turns import take_turns

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.console import print_table, say, say_failure
+from benchmarks.measuring.statistics import Outcome
 from benchmarks.settings.turns import Key, SettingPairs, memory_ratios
-from benchmarks.verdict import Outcome, Verdict, judge_all
+from benchmarks.verdict import Verdict, judge_all
 
 # A change must be larger than this: the default has never differed from itself by as much.
 EQUIVALENCE_MARGIN = 0.02

@@ -25,9 +25,10 @@ from benchmarks.compare_commits.table import NAMES, percent
 from benchmarks.compare_commits.turns import Key
 from benchmarks.console import print_table, say, say_failure
 from benchmarks.journal import Kind
+from benchmarks.measuring.statistics import Outcome
 from benchmarks.measuring.values import JsonValues
 from benchmarks.studies.study import FOLDER, run_study, study_parser
-from benchmarks.verdict import EQUIVALENCE_MARGIN, Outcome, Verdict
+from benchmarks.verdict import EQUIVALENCE_MARGIN, Verdict
 
 SAME = 0.0
 SLOWED = (0.03, 0.05, 0.10)

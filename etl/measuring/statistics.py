@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +19,15 @@ MIN_ROUNDS = 6
 USUAL_ROUNDS = 8
 # All choices of signs are looked at up to so many rounds, and as many of those of more rounds.
 EXACT_ROUNDS = 12
+
+
+class Outcome(Enum):
+    """The verdict on B from its ratio to A."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    OPEN = "not clear"
 
 
 @dataclass(frozen=True)
@@ -50,10 +60,27 @@ class Interval:
         low, high = (None if each is None else 1 / each for each in (self.high, self.low))
         return Interval(1 / self.estimate, low, high, self.count)
 
+    def outcome(self, margin: float = 0.0) -> Outcome:
+        """Return whether B is slower or faster by more than `margin`, the same within it, or neither is shown.
+
+        Parameters
+        ----------
+        margin : float
+            Relative changes up to this count as none.
+        """
+        if self.low is None or self.high is None:
+            return Outcome.OPEN
+        if self.low > 1 + margin:
+            return Outcome.SLOWER
+        if self.high < 1 / (1 + margin):
+            return Outcome.FASTER
+        is_inside = 1 / (1 + margin) <= self.low and self.high <= 1 + margin
+        return Outcome.SAME if is_inside else Outcome.OPEN
+
     @property
     def excludes_one(self) -> bool:
         """True if the interval shows a difference."""
-        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+        return self.outcome() in (Outcome.SLOWER, Outcome.FASTER)
 
 
 def ratio_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Interval:

@@ -19,10 +19,6 @@ MAX_READING_SECONDS = 0.0005
 Block = tuple[float, float]
 
 
-class DifferentWork(RuntimeError):  # noqa: N818 - names the condition
-    """An error: variants did not do the same work, so their times cannot be compared."""
-
-
 @dataclass
 class Pairs:
     """Blocks of turns for one metric, one list for each pair of fresh processes."""

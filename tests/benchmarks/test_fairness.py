@@ -29,7 +29,7 @@ from benchmarks.measure import (
 from benchmarks.measuring.clock import DeviceStep, EpochMetrics, Split
 from benchmarks.measuring.layout import PADDING_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
-from benchmarks.measuring.turns import DifferentWork
+from benchmarks.measuring.same_work import DifferentWork
 from benchmarks.workload import Compute, Data, compute_threads, make_data, make_iterator
 
 pytestmark = pytest.mark.slow
@@ -188,12 +188,12 @@ def test_a_step_on_a_device_goes_on_after_the_call_and_one_on_a_cpu_does_not(
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (dataclasses.replace(EQUAL, digest="b"), "the digest of .* is b, that of .* a"),
+        (dataclasses.replace(EQUAL, digest="b"), "the digest of the batches is b in .* and a in"),
         (
             dataclasses.replace(EQUAL, epoch=dataclasses.replace(EQUAL.epoch, samples=19)),
-            "the number of records of .* is 19, that of .* 20",
+            "the number of records is 19 in .* and 20 in",
         ),
-        (dataclasses.replace(EQUAL, score=2.4), "the score of .* is 2.4, that of .* 2.3"),
+        (dataclasses.replace(EQUAL, score=2.4), "the score is 2.4 in .* and 2.3 in"),
     ],
 )
 def test_metrics_of_unequal_work_are_refused(other: CellMetrics, said: str) -> None:

@@ -20,7 +20,7 @@ import etl
 from benchmarks.cells import PROFILE_VARIABLE
 from benchmarks.journal import JOURNAL_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
-from benchmarks.measuring.turns import DifferentWork
+from benchmarks.measuring.same_work import DifferentWork
 from benchmarks.settings import __main__ as command
 from benchmarks.settings import setting as settings
 from benchmarks.settings import suites, turns
@@ -147,14 +147,6 @@ def test_every_allocator_is_in_force_if_it_is_installed(axes: dict[str, Axis]) -
     for name in settings.ALLOCATORS:
         assert results["allocator", "new batches", name].failure == ""
         assert len(results["allocator", "new batches", name].blocks) == 1
-
-
-def test_another_result_is_refused_unless_the_dtype_differs() -> None:
-    key = ("heap", "decoding", "retain")
-    turns._check_same_work(key, True, 1.0, 1.0001)
-    turns._check_same_work(key, False, 1.0, 2.0)
-    with pytest.raises(DifferentWork, match=r"an epoch gave 2\.0 under heap, decoding, retain and 1\.0 without"):
-        turns._check_same_work(key, True, 1.0, 2.0)
 
 
 def test_an_error_of_the_default_is_raised(axes: dict[str, Axis]) -> None:

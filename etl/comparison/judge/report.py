@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 from etl.comparison.judge.sameness import Sameness
 from etl.comparison.request.answers import SplitProfile, StageProfile
 from etl.measuring.noise import MAX_OTHER_PROCESSES, MAX_SLOWDOWN, MAX_STEAL
-from etl.measuring.statistics import Interval
+from etl.measuring.statistics import Interval, Outcome
 from etl.runtime.audit import Audit
 
 Parent = TypeVar("Parent")
@@ -471,9 +471,8 @@ class StrategyResult(Section["Report"]):
             return "CPU quota"
         if self.ratio is None or self.ratio.low is None:
             return "too few rounds"
-        if not self.ratio.excludes_one:
-            return "no difference shown"
-        return "faster" if self.ratio.estimate < 1 else "slower"
+        outcome = self.ratio.outcome()
+        return outcome.value if outcome in (Outcome.FASTER, Outcome.SLOWER) else "no difference shown"
 
 
 # Ranks that wait for others for a smaller share of the epoch than this have no straggler.

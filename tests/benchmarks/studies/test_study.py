@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from benchmarks.journal import Kind
+from benchmarks.measuring.statistics import Outcome
 from benchmarks.measuring.values import JsonValues
 from benchmarks.studies.study import INTERRUPTED, run_study, study_parser
-from benchmarks.verdict import Outcome
 
 
 @dataclass(frozen=True)
