@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("Interrupted: the next call goes on after the last complete round, or suite without rounds.", console)
         return INTERRUPTED
-    shown = subprocess.run([sys.executable, "-m", "benchmarks.publish.table"], cwd=ROOT, check=False).returncode
+    shown = subprocess.run([sys.executable, "-m", "benchmarks.publish.history_table"], cwd=ROOT, check=False).returncode
     say(f"This took {time.monotonic() - started:.0f} s.", console)
     return max(codes) or published or shown
 

@@ -15,7 +15,7 @@ from benchmarks.cells import AXES, GRID_AXES, PHOTOGRAPHS, Cell, cell_at, cells_
 from benchmarks.journal import CellMetrics
 from benchmarks.measure import cpus_of_cells, measure_cells
 from benchmarks.suite import as_samples, explained
-from benchmarks.user_loader import check_functions, prepare_loaders
+from benchmarks.user_loaders import check_functions, prepare_loaders
 from benchmarks.workload import make_data, unsupported_reason
 
 PROFILE = chosen_profile()

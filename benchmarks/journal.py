@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import xxhash
 
 from benchmarks.cells import Cell, Profile
-from benchmarks.measuring.arrays import Layout
+from benchmarks.measuring.arrays import ArraySpec
 from benchmarks.measuring.clock import EpochMetrics
 from benchmarks.measuring.values import JsonValues, from_json, to_json
 
@@ -49,7 +49,7 @@ class CellMetrics(JsonValues):
     digest, score : str, float
         The digest of all batches of an epoch, and the score of `Compute` after it. Both are equal for cells of equal
         work.
-    layouts : list of Layout
+    layouts : list of ArraySpec
         Dtype and shape of each array of a record.
     """
 
@@ -60,7 +60,7 @@ class CellMetrics(JsonValues):
     peak_memory: int
     digest: str
     score: float
-    layouts: list[Layout]
+    layouts: list[ArraySpec]
 
     @property
     def utilisation(self) -> float:

@@ -19,9 +19,9 @@ import numpy as np
 import etl
 from benchmarks.cells import COLD, Cell, Profile
 from benchmarks.journal import CELLS, CellMetrics, by_variant, open_rounds
-from benchmarks.measuring.arrays import BatchDigest, Layout, layout_of, merge_layouts
+from benchmarks.measuring.arrays import ArraySpec, BatchDigest, layout_of, merge_layouts
 from benchmarks.measuring.clock import Split, Step, run_epoch
-from benchmarks.measuring.epochs import Epochs, Loading
+from benchmarks.measuring.epochs import Epochs, MeasuredLoader
 from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.joined_samples import join_samples
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
@@ -36,15 +36,15 @@ from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.values import JsonValues, from_json, to_json
 from benchmarks.ranks import distributed, measure_on_ranks
 from benchmarks.servers import import_everything, start_server
-from benchmarks.user_loader import open_loader
-from benchmarks.workload import Compute, Data, compute_threads, files_of, make_iterator
+from benchmarks.user_loaders import open_loader
+from benchmarks.workload import CellCompute, Data, compute_threads, files_of, make_iterator
 
 CPUS_VARIABLE = "FAIR_ETL_CPUS"
 MAX_EPOCHS = 20
 
 
 @dataclass(frozen=True)
-class Conditions(JsonValues):
+class CellConditions(JsonValues):
     """Conditions that are the same for all cells.
 
     Attributes
@@ -78,7 +78,7 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
         If cells that should do equal work loaded other bytes or computed another score. A user's loader may load
         in another order; if it loads another amount, that is its error.
     """
-    server = CellServer(Conditions(data, profile.seconds_per_figure, cpus_of_cells()))
+    server = CellServer(CellConditions(data, profile.seconds_per_figure, cpus_of_cells()))
     cells = list(cells)
     with open_rounds(CELLS, cells, profile) as journal:
         failures: dict[Cell, str] = {}
@@ -161,7 +161,7 @@ def _amount_of(sample: CellMetrics) -> str:
 class CellServer(Fleet):
     """A context manager around a server of `prepare`; each time that it is entered, another server is started."""
 
-    def __init__(self, conditions: Conditions) -> None:
+    def __init__(self, conditions: CellConditions) -> None:
         super().__init__(lambda _: _start_server(conditions))
         self._conditions = conditions
 
@@ -177,7 +177,7 @@ class CellServer(Fleet):
         return _start_server(replace(self._conditions, cpus=cpus))
 
 
-def _start_server(conditions: Conditions) -> Server:
+def _start_server(conditions: CellConditions) -> Server:
     return start_server(
         "a cell",
         "measure:prepare",
@@ -188,8 +188,8 @@ def _start_server(conditions: Conditions) -> Server:
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
-    """Import everything under the `Conditions` in `request`. A session is a cell and a rank; its answer the metrics."""
-    conditions = Conditions.from_json(request)
+    """Import everything under these `CellConditions`. A session is a cell and a rank; its answer the metrics."""
+    conditions = CellConditions.from_json(request)
     os.sched_setaffinity(0, conditions.cpus)
     import_everything()
 
@@ -201,15 +201,17 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 
 
 @contextmanager
-def loading_of(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> Iterator[tuple[Loading, Compute]]:
+def loading_of(
+    cell: Cell, conditions: CellConditions, rank: Rank | None = None
+) -> Iterator[tuple[MeasuredLoader, CellCompute]]:
     """Yield how a cell loads and its compute, with its runtime settings in force."""
     with (
         etl.runtime.HeapPolicy(cell.heap),
         etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),
         etl.runtime.GcPolicy(cell.garbage_collection),
     ):
-        compute = Compute(cell, conditions.data, None if rank is None else partial(distributed, rank))
-        loading = Loading(
+        compute = CellCompute(cell, conditions.data, None if rank is None else partial(distributed, rank))
+        loading = MeasuredLoader(
             partial(_open, cell, conditions.data, rank),
             lambda _: compute,
             [] if cell.is_foreign else files_of(cell, conditions.data),
@@ -227,7 +229,7 @@ class CellSample(Sample):
 
     digest: str = ""
     score: float = 0.0
-    layouts: list[Layout] = field(default_factory=list)
+    layouts: list[ArraySpec] = field(default_factory=list)
 
     @property
     def metrics(self) -> CellMetrics:
@@ -254,14 +256,14 @@ def join(samples: Sequence[CellSample], are_together: bool) -> CellSample:
     )
 
 
-def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> CellSample:
+def measure_cell(cell: Cell, conditions: CellConditions, rank: Rank | None = None) -> CellSample:
     """Return a sample of a cell, from one process.
 
     The first epoch is not timed: its batches are digested, its memory is watched, and it shows how many epochs take
     `min_seconds`. Then a sample is taken as in a comparison. The parameters are those of `loading_of`.
     """
     with loading_of(cell, conditions, rank) as (loading, compute):
-        content = EpochContent()
+        content = CellEpoch()
         with PeakMemory() as memory, Epochs(loading) as epochs:
             first = run_epoch(epochs, content.noting(compute.step))
             score = compute.score
@@ -277,12 +279,12 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
     )
 
 
-class EpochContent:
+class CellEpoch:
     """The digest of every byte of an epoch, and the layouts of its records."""
 
     def __init__(self) -> None:
         self.digest = BatchDigest()
-        self.layouts: list[Layout] = []
+        self.layouts: list[ArraySpec] = []
 
     def noting(self, step: Step) -> Callable[[Any], None]:
         """Return a step that first adds the batch."""

@@ -162,7 +162,7 @@ SERVERS_OF_TORCH = ("lock", "model per thread")
 
 
 @contextlib.contextmanager
-def clients(count: int, connect: Connect, check: Check, work: Callable[[Answer], None]) -> Iterator[None]:
+def clients(count: int, connect: Connect, check: AnswerCheck, work: Callable[[Answer], None]) -> Iterator[None]:
     """Call `work(answer)` in each of `count` threads, from the start of the block, whose end waits for them."""
     begin = threading.Barrier(count + 1)
 
@@ -188,7 +188,7 @@ def clients(count: int, connect: Connect, check: Check, work: Callable[[Answer],
                     raise error
 
 
-def as_fast_as_answered(connect: Connect, count: int, seconds: float, check: Check) -> Load:
+def as_fast_as_answered(connect: Connect, count: int, seconds: float, check: AnswerCheck) -> Load:
     """Let clients ask again as soon as they are answered."""
     latencies: list[float] = []
     ends: list[float] = []
@@ -208,7 +208,7 @@ def as_fast_as_answered(connect: Connect, count: int, seconds: float, check: Che
     return Load(len(latencies) / (max(ends) - began), latencies)
 
 
-def at_a_rate(connect: Connect, count: int, seconds: float, check: Check, rate: float, seed: int) -> Load:
+def at_a_rate(connect: Connect, count: int, seconds: float, check: AnswerCheck, rate: float, seed: int) -> Load:
     """Let requests arrive at random moments, `rate` of them a second on average."""
     gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, int(rate * seconds)))
     arrived: queue.SimpleQueue[tuple[float, int] | None] = queue.SimpleQueue()
@@ -232,7 +232,7 @@ def at_a_rate(connect: Connect, count: int, seconds: float, check: Check, rate: 
     return Load(len(latencies) / (time.perf_counter() - began), latencies)
 
 
-class Check:
+class AnswerCheck:
     """Requests, and whether their answers are right.
 
     Parameters
@@ -306,7 +306,7 @@ def measure(
 
     shape = SHAPES[model_name]
     model = etl.models.create(model_name, shape, CLASSES).eval()
-    check = Check(model, shape)
+    check = AnswerCheck(model, shape)
     allowed = Resources(torch.get_num_threads(), workers)
     # Earlier commits have no `ParallelInference`.
     names = [name for name in SERVERS if name in SERVERS_OF_TORCH or hasattr(etl, "ParallelInference")]

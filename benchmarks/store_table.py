@@ -36,7 +36,7 @@ Sample = dict[str, "float | None"]
 
 
 @dataclass(frozen=True)
-class Loading:
+class StoreLoading:
     """The iterators of the table. All load the same photographs in the same order, as normalised float32."""
 
     photographs: Photographs
@@ -66,7 +66,7 @@ class Loading:
 
 def show_store_table(photographs: Photographs, rounds: int, folder: Path, console: Console) -> dict[str, list[Sample]]:
     """Measure all formats and stages, print the table, and return the samples."""
-    loading = Loading(photographs)
+    loading = StoreLoading(photographs)
     with loading.raw() as iterator:
         expected = _digest(iterator)
     cells = [(RAW, "")]
@@ -86,7 +86,7 @@ def show_store_table(photographs: Photographs, rounds: int, folder: Path, consol
     return {" ".join(cell): samples for cell, samples in results.items()}
 
 
-def _check(cell: Cell, loading: Loading, path: Path, expected: str) -> str:
+def _check(cell: Cell, loading: StoreLoading, path: Path, expected: str) -> str:
     """Return why this cell cannot be measured; an empty string if it loads the same bytes as the others."""
     try:
         write_store(path, loading.source(), loading.pipeline(), *cell)
@@ -99,7 +99,7 @@ def _check(cell: Cell, loading: Loading, path: Path, expected: str) -> str:
     return "" if found == expected else f"{found} is not the digest of the raw epoch, {expected}"
 
 
-def _sample(cell: Cell, loading: Loading, path: Path) -> Sample:
+def _sample(cell: Cell, loading: StoreLoading, path: Path) -> Sample:
     gc.collect()  # an uncollected memory map of the files would keep their pages
     if cell[0] == RAW:
         return {"write": 0.0, "nbytes": 0.0, **_epochs(loading.raw, Path(loading.photographs.folder))}

@@ -50,7 +50,7 @@ ROWS_PER_SAMPLE = 64
 
 
 @dataclass(frozen=True)
-class Loader(JsonValues):
+class PreparedLoader(JsonValues):
     """A user's loader, after its `prepare` was run.
 
     Attributes
@@ -113,7 +113,7 @@ class Data(JsonValues):
         Bytes of each store.
     failures : dict of str to str
         Tracebacks of the stores that could not be written.
-    loaders : dict of str to Loader
+    loaders : dict of str to PreparedLoader
         User loaders, by strategy.
     others : dict of str to OtherData
         Data of other workloads, by workload.
@@ -127,7 +127,7 @@ class Data(JsonValues):
     write_seconds: dict[str, float]
     store_nbytes: dict[str, int]
     failures: dict[str, str]
-    loaders: dict[str, Loader] = field(default_factory=dict)
+    loaders: dict[str, PreparedLoader] = field(default_factory=dict)
     others: dict[str, OtherData] = field(default_factory=dict)
 
 
@@ -364,7 +364,7 @@ def compute_threads(cell: Cell, cpus: int) -> int:
     return max(1, cpus - (cell.worker_count if decodes_ahead else 0))
 
 
-class Compute:
+class CellCompute:
     """A model with the same initial weights for every cell, and one step of training or inference with it.
 
     Parameters

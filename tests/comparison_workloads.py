@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.comparison.request.answers import AuditedSample, Profile, SplitProfile, StageProfile
+from etl.comparison.request.answers import AuditedSample, PipelineProfile, SplitProfile, StageProfile
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.workload import Workload
 from etl.measuring.clock import EpochMetrics, Split
@@ -46,9 +46,9 @@ def make_split(compute: int, loading: int, records_per_second: float, slowdown: 
 
 def make_profile(
     load: float = 1e-3, compute: float = 1e-2, stages: tuple[str, ...] = ("read",), **metrics: Any
-) -> Profile:
+) -> PipelineProfile:
     """Return a profile with `load` seconds per record for all stages, and `compute` seconds per training step."""
-    profile = Profile(
+    profile = PipelineProfile(
         stages=[StageProfile(name, load / len(stages), 16.0) for name in stages],
         compute_seconds={"1": compute, "2": compute},
         splits=[make_split(1, 1, 1 / load), make_split(1, 2, 1 / load), make_split(2, 2, 1 / load)],

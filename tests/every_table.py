@@ -19,23 +19,23 @@ import presave
 from benchmarks import decode, gather, overlap, store_table, write
 from benchmarks.cells import FORMATS, STAGES, chosen_profile
 from benchmarks.compare_commits import commits
-from benchmarks.compare_commits import table as commits_table
+from benchmarks.compare_commits import commits_table as commits_table
 from benchmarks.console import wide_console
 from benchmarks.measuring.statistics import Outcome
-from benchmarks.peers import table as peers_table
-from benchmarks.peers.results import collect
+from benchmarks.peers import peer_table as peers_table
+from benchmarks.peers.peer_results import collect
 from benchmarks.peers.rows import PRESAVED, ROWS
-from benchmarks.publish import table as publish_table
-from benchmarks.settings import table as settings_table
-from benchmarks.settings.turns import SettingPairs
+from benchmarks.publish import history_table as publish_table
+from benchmarks.settings import settings_table as settings_table
+from benchmarks.settings.settings_turns import SettingPairs
 from benchmarks.studies import aa, gc_pauses, scale, what_if
 from benchmarks.verdict import Verdict
 from benchmarks.write_sample import Photographs
 from etl.commands import main
 from etl.commands.output import output_console
-from etl.comparison.show.table import show_report
-from etl.comparison.tuning.results import Tuning
-from etl.comparison.tuning.table import show_tuning
+from etl.comparison.show.report_table import show_report
+from etl.comparison.tuning.tuning_results import Tuning
+from etl.comparison.tuning.tuning_table import show_tuning
 from etl.doctor import Examination, examine
 from etl.doctor.heap import GenerationPauses, Growth, Heap, Pauses, TypeOnHeap
 from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages

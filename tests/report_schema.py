@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from etl.comparison.judge import report
 from etl.comparison.judge.report import SCHEMA_VERSION, Report, Section
 from etl.comparison.tuning import document
-from etl.comparison.tuning.results import TunedStrategy, Tuning
+from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning
 
 SCHEMA = Path(report.__file__).with_name("report.schema.json")
 TUNING_SCHEMA = Path(document.__file__).with_name("tuning.schema.json")
@@ -39,7 +39,7 @@ def make_schema() -> dict[str, Any]:
 
 
 def make_tuning_schema() -> dict[str, Any]:
-    """Make the schema from the fields of the classes in etl/comparison/tuning/results.py, and what is derived."""
+    """Make the schema from the fields of the classes in tuning_results.py, and what is derived."""
     schema: dict[str, Any] = TypeAdapter(Tuning).json_schema(mode="serialization")
     strategy = schema["$defs"]["TunedStrategy"]
     for definition, derived in ((schema, (Tuning.conclusion,)), (strategy, (TunedStrategy.advice,))):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from etl.comparison.tuning.results import Costs, TriedConfiguration, TunedStrategy, Tuning, with_front
+from etl.comparison.tuning.tuning_results import Costs, TriedConfiguration, TunedStrategy, Tuning, with_front
 from etl.measuring.statistics import Interval
 from tests.comparison_reports import HOSTILE
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
-from benchmarks.compare_commits.handlers import PHOTOGRAPHS, WORKS
-from benchmarks.compare_commits.table import as_json, show
-from benchmarks.compare_commits.turns import MAX_SECONDS, Key, take_turns
+from benchmarks.compare_commits.commits_table import as_json, show
+from benchmarks.compare_commits.commits_turns import MAX_SECONDS, Key, take_turns
+from benchmarks.compare_commits.commits_worker import PHOTOGRAPHS, WORKS
 from benchmarks.console import comma_separated, progress_bar, say_failure, wide_console
 from benchmarks.datasets import find_photographs
 from benchmarks.measuring.processes import MeasurementError

@@ -22,15 +22,15 @@ from benchmarks.datasets import find_photographs
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.statistics import MIN_ROUNDS
 from benchmarks.peers.environments import NotInstalled, find_versions, make_environment
-from benchmarks.peers.results import RESULTS, collect, save
+from benchmarks.peers.peer_results import RESULTS, collect, save
+from benchmarks.peers.peer_table import CAPTION, show
 from benchmarks.peers.rows import OURS, PEERS, ROWS, TASKS, Row
-from benchmarks.peers.table import CAPTION, show
 from benchmarks.servers import ROOT
 from etl.arguments import parse_seconds
 from etl.commands.output import check_file_path, save_json
 from etl.comparison.compare import run_comparison
 from etl.comparison.request.settings import Settings
-from etl.comparison.run.progress import ComparisonProgress
+from etl.comparison.run.comparison_progress import ComparisonProgress
 
 FOLDER = ROOT / ".asv" / "peers"
 # Compute that leaves the CPU free, as a step on a GPU does.

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from benchmarks.console import say, say_failure
 from benchmarks.measuring.statistics import Interval
-from benchmarks.peers.results import RESULTS, PeerResults, RawRow, find_latest
+from benchmarks.peers.peer_results import RESULTS, PeerResults, RawRow, find_latest
+from benchmarks.peers.peer_table import describe_settings
 from benchmarks.peers.rows import OURS, PRESAVED, RAW, ROWS, TASKS
-from benchmarks.peers.table import describe_settings
 from benchmarks.servers import ROOT
 
 BEGIN = "<!-- Tables of peers: written by python -m benchmarks.peers.documents -->"

@@ -20,7 +20,7 @@ from asv.console import log
 from asv.publishing import OutputPublisher
 
 from benchmarks.cells import Profile, chosen_profile
-from benchmarks.publish.table import SUITE, WALL, results_of, samples_of, wall_ratios
+from benchmarks.publish.history_table import SUITE, WALL, results_of, samples_of, wall_ratios
 
 FOLDER = Path(__file__).parent
 METRICS = ("wall", "compute", "stall", "utilisation")

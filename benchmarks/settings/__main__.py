@@ -15,8 +15,8 @@ from benchmarks.console import comma_separated, progress_bar, say_failure, wide_
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.same_work import DifferentWork
 from benchmarks.settings.setting import ALLOCATORS, ALLOCATORS_HERE, AXES
-from benchmarks.settings.table import as_json, show
-from benchmarks.settings.turns import take_turns
+from benchmarks.settings.settings_table import as_json, show
+from benchmarks.settings.settings_turns import take_turns
 
 # Fewer pairs give no interval of the confidence that `table.py` asks for.
 ROUNDS = 12

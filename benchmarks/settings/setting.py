@@ -47,7 +47,7 @@ class Setting(JsonValues):
 
 
 @dataclass(frozen=True)
-class Axis:
+class SettingAxis:
     """Values of one field of `Setting`, each compared with `base` on each workload.
 
     Attributes
@@ -97,25 +97,25 @@ QUIET_HEAP = "retain"
 
 # By field of `Setting`.
 AXES = {
-    "garbage_collection": Axis(
+    "garbage_collection": SettingAxis(
         (DEFAULT, "off", "freeze", "window:250", "thresholds:10000,10,10"),
         ("annotations", TRAINING),
         Setting(heap=QUIET_HEAP),
         turn_seconds=1.0,
     ),
-    "heap": Axis((DEFAULT, "retain", "preallocate:256MB", "limit:64GB"), TAKING_MEMORY),
-    "allocator": Axis((DEFAULT, *ALLOCATORS_HERE), TAKING_MEMORY),
-    "threads": Axis(
+    "heap": SettingAxis((DEFAULT, "retain", "preallocate:256MB", "limit:64GB"), TAKING_MEMORY),
+    "allocator": SettingAxis((DEFAULT, *ALLOCATORS_HERE), TAKING_MEMORY),
+    "threads": SettingAxis(
         (DEFAULT, "1", "all CPUs", "twice the CPUs"),
         (TRAINING, "training beside decoding"),
         Setting(heap=QUIET_HEAP, threads=0),
         {"1": 1, "all CPUs": CPUS, "twice the CPUs": 2 * CPUS},
         is_on_one_cpu=False,
     ),
-    "dtype": Axis((DEFAULT, "float16", "bfloat16", "float64"), COMPUTE, Setting(heap=QUIET_HEAP)),
+    "dtype": SettingAxis((DEFAULT, "float16", "bfloat16", "float64"), COMPUTE, Setting(heap=QUIET_HEAP)),
 }
 if "cuda" in BACKENDS:  # a suite whose values are all n/a would be a blank chart
-    AXES["device_memory"] = Axis(
+    AXES["device_memory"] = SettingAxis(
         (DEFAULT, "expandable_segments:True", "max_split_size_mb:128", "per_process_memory_fraction:0.9"),
         (on_backend("training", "cuda"),),
         Setting(heap=QUIET_HEAP),

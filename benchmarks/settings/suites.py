@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.cells import chosen_profile
 from benchmarks.settings.setting import ALLOCATORS_HERE, AXES
-from benchmarks.settings.turns import Key, SettingPairs, memory_ratios, take_turns
+from benchmarks.settings.settings_turns import Key, SettingPairs, memory_ratios, take_turns
 from benchmarks.suite import as_samples, explained
 
 PROFILE = chosen_profile()

@@ -20,9 +20,9 @@ from rich.table import Table
 
 from benchmarks.compare_commits.__main__ import MINUTES, compare, minutes
 from benchmarks.compare_commits.commits import ROOT, NoSuchCommit, extract
-from benchmarks.compare_commits.handlers import overlaps
-from benchmarks.compare_commits.table import NAMES, percent
-from benchmarks.compare_commits.turns import Key
+from benchmarks.compare_commits.commits_table import NAMES, percent
+from benchmarks.compare_commits.commits_turns import Key
+from benchmarks.compare_commits.commits_worker import overlaps
 from benchmarks.console import print_table, say, say_failure
 from benchmarks.journal import Kind
 from benchmarks.measuring.statistics import Outcome

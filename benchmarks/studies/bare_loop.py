@@ -23,7 +23,7 @@ from benchmarks.console import say_failure, wide_console
 from benchmarks.measuring.arrays import views_in
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.statistics import MIN_ROUNDS, Interval, ratio_interval
-from benchmarks.user_loader import find_function
+from benchmarks.user_loaders import find_function
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -63,7 +63,7 @@ def python_dataloader(source: Any, batch_size: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Workload:
+class TunedWork:
     """A workload to tune.
 
     Attributes
@@ -108,13 +108,13 @@ TORCH: Mapping[str, Sequence[Any]] = {
     "compute_threads": (1, 2),
 }
 WORKLOADS = {
-    "photographs-heavy": Workload("photographs", "async-raw", {"model": "residual", "size": 160}, DECODED),
-    "photographs-light": Workload("photographs", "async-presaved", {"model": "lenet", "size": 64}, STORED),
-    "photographs-device": Workload("photographs", "async-raw", {"compute": "simulated:60ms"}, DECODED),
-    "digits": Workload("digits", "async-presaved", {"batch_size": 128}, STORED),
-    "table": Workload("table", "async-presaved", {"batch_size": 256, "table_options": {"label": "kind"}}, STORED),
-    "sequences": Workload("sequences", "async-raw", {}, AHEAD),
-    "dataloader-python": Workload(
+    "photographs-heavy": TunedWork("photographs", "async-raw", {"model": "residual", "size": 160}, DECODED),
+    "photographs-light": TunedWork("photographs", "async-presaved", {"model": "lenet", "size": 64}, STORED),
+    "photographs-device": TunedWork("photographs", "async-raw", {"compute": "simulated:60ms"}, DECODED),
+    "digits": TunedWork("digits", "async-presaved", {"batch_size": 128}, STORED),
+    "table": TunedWork("table", "async-presaved", {"batch_size": 256, "table_options": {"label": "kind"}}, STORED),
+    "sequences": TunedWork("sequences", "async-raw", {}, AHEAD),
+    "dataloader-python": TunedWork(
         "benchmarks.studies.tuning:python_records",
         "benchmarks.studies.tuning:python_dataloader",
         {"model": "mlp"},
@@ -124,7 +124,7 @@ WORKLOADS = {
 
 
 @dataclass(frozen=True)
-class Outcome(JsonValues):
+class Regret(JsonValues):
     """The regret and the gain of tuning a workload.
 
     Attributes
@@ -163,7 +163,7 @@ class Outcome(JsonValues):
     rounds: Mapping[str, list[float]] = field(default_factory=dict)
 
 
-OUTCOMES: Kind[str, Outcome] = Kind("tuning", str, Outcome)
+OUTCOMES: Kind[str, Regret] = Kind("tuning", str, Regret)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
 
-def show(outcomes: Mapping[str, Outcome], console: Console) -> None:
+def show(outcomes: Mapping[str, Regret], console: Console) -> None:
     """Print the outcomes, and how many regrets are as small as wanted."""
     print_table(table(list(outcomes.values())), console)
     within = sum(each.regret_high is not None and each.regret_high <= WANTED for each in outcomes.values())
@@ -189,7 +189,7 @@ def show(outcomes: Mapping[str, Outcome], console: Console) -> None:
     )
 
 
-def measure(name: str, workload: Workload, options: argparse.Namespace) -> Outcome:
+def measure(name: str, workload: TunedWork, options: argparse.Namespace) -> Regret:
     """Tune a workload, measure its grid, and compare the choice with the best of it."""
     source = _source(workload.source)
     started = time.monotonic()
@@ -210,7 +210,7 @@ def measure(name: str, workload: Workload, options: argparse.Namespace) -> Outco
     ratios = {label: results[label].ratio for label in best}
     fastest = min(ratios, key=lambda label: ratios[label].estimate)
     ratio, given = ratios[fastest], results["given"].ratio
-    return Outcome(
+    return Regret(
         workload=name,
         strategy=workload.strategy,
         combinations=len(grid),
@@ -227,7 +227,7 @@ def measure(name: str, workload: Workload, options: argparse.Namespace) -> Outco
 
 
 def _compare(
-    source: str, workload: Workload, configured: Mapping[str, Mapping[str, Any]], rounds: int, seconds: float
+    source: str, workload: TunedWork, configured: Mapping[str, Mapping[str, Any]], rounds: int, seconds: float
 ) -> Any:
     """Return the report of all configurations of the workload's strategy, which takes about `seconds`."""
     return etl.compare(
@@ -252,7 +252,7 @@ def _source(kind: str) -> str:
     return str(find_sequences(FILES)) if kind == "sequences" else kind
 
 
-def table(outcomes: Sequence[Outcome]) -> Table:
+def table(outcomes: Sequence[Regret]) -> Table:
     """Return the outcomes as a table."""
     made = Table(title="regret of the choice against the best of an exhaustive grid")
     made.add_column("workload")

@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks.cells import STRATEGIES, Cell, Profile
 from benchmarks.console import print_table, say
 from benchmarks.journal import Kind
-from benchmarks.measure import Conditions, cpus_of_cells, loading_of
+from benchmarks.measure import CellConditions, cpus_of_cells, loading_of
 from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.sample import Recipe, take_sample
@@ -71,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
 
         @cache
-        def conditions() -> Conditions:
-            return Conditions(make_data(profile, Path(folder), [cell]), 0.0, cpus_of_cells())
+        def conditions() -> CellConditions:
+            return CellConditions(make_data(profile, Path(folder), [cell]), 0.0, cpus_of_cells())
 
         return run_study(
             SERVERS,
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
 
 
-def measure_server(cell: Cell, conditions: Conditions, count: int, epochs: int) -> ServerTimes:
+def measure_server(cell: Cell, conditions: CellConditions, count: int, epochs: int) -> ServerTimes:
     """Start a server, and measure processes of two equal arms in turn."""
     request = {"conditions": conditions.to_json(), "strategy": cell.strategy, "epochs": epochs}
     environment = draw_environment()
@@ -106,7 +106,7 @@ def measure_server(cell: Cell, conditions: Conditions, count: int, epochs: int) 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Import everything. A session is a process; its answer has the wall seconds of its epochs."""
-    conditions, cell = Conditions.from_json(request["conditions"]), Cell(request["strategy"])
+    conditions, cell = CellConditions.from_json(request["conditions"]), Cell(request["strategy"])
     os.sched_setaffinity(0, conditions.cpus)
     import_everything()
 

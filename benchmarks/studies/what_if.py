@@ -126,7 +126,7 @@ class Errors(JsonValues):
 
 
 @dataclass(frozen=True)
-class Epoch(JsonValues):
+class CaseEpoch(JsonValues):
     """An epoch of a strategy, as it was measured or predicted; `extrapolated` as in `Predicted`."""
 
     strategy: str
@@ -139,8 +139,8 @@ class Epoch(JsonValues):
 class CaseResult(JsonValues):
     """The epochs that one comparison measured, and those that it predicted for each other case."""
 
-    measured: list[Epoch]
-    predicted: Mapping[str, list[Epoch]]
+    measured: list[CaseEpoch]
+    predicted: Mapping[str, list[CaseEpoch]]
 
 
 # Keys are a turn and the name of a case.
@@ -152,10 +152,10 @@ def run_case(case: Case) -> CaseResult:
     with held_in_page_cache(case.cached):
         report = etl.compare(what_if=tuple(case.predicts.values()), **case.settings)
     return CaseResult(
-        [Epoch(each.name, each.parts.wall_seconds, each.accelerator_utilisation) for each in report.strategies],
+        [CaseEpoch(each.name, each.parts.wall_seconds, each.accelerator_utilisation) for each in report.strategies],
         {
             name: [
-                Epoch(one.strategy, one.wall_seconds, one.accelerator_utilisation, list(one.extrapolated))
+                CaseEpoch(one.strategy, one.wall_seconds, one.accelerator_utilisation, list(one.extrapolated))
                 for one in scenario.strategies
                 if one.wall_seconds is not None and one.accelerator_utilisation is not None
             ]
@@ -172,8 +172,8 @@ def predictions(results: Mapping[tuple[int, str], CaseResult], groups: Mapping[s
     groups : dict of str to str
         The group of each case.
     """
-    measured: dict[tuple[str, str], list[Epoch]] = {}
-    predicted: dict[tuple[str, str, str], list[Epoch]] = {}
+    measured: dict[tuple[str, str], list[CaseEpoch]] = {}
+    predicted: dict[tuple[str, str, str], list[CaseEpoch]] = {}
     for (_, case), result in results.items():
         for each in result.measured:
             measured.setdefault((case, each.strategy), []).append(each)

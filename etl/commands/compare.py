@@ -38,7 +38,7 @@ from etl.comparison.judge.contradictions import ContradictionError
 from etl.comparison.judge.rules import RULES
 from etl.comparison.request.settings import Settings
 from etl.comparison.show.page import render_page
-from etl.comparison.show.table import show_report
+from etl.comparison.show.report_table import show_report
 from etl.comparison.show.trace import trace_events
 from etl.configuration import PREFETCH_SIZE, Configuration
 

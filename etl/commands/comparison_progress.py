@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from etl.commands.output import PlainConsole
-from etl.comparison.run.progress import ComparisonProgress
+from etl.comparison.run.comparison_progress import ComparisonProgress
 from etl.measuring.processes import MeasurementError
 
 PHASES = {

@@ -24,10 +24,10 @@ from etl.commands.output import STANDARD_OUTPUT, add_page_arguments, deliver, ou
 from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.request.settings import Settings
 from etl.comparison.tuning.document import tuning_json
-from etl.comparison.tuning.page import render_tuning_page
-from etl.comparison.tuning.results import TunedStrategy, Tuning
-from etl.comparison.tuning.table import show_tuning
 from etl.comparison.tuning.tuner import run_tuning
+from etl.comparison.tuning.tuning_page import render_tuning_page
+from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning
+from etl.comparison.tuning.tuning_table import show_tuning
 from etl.configuration import Configuration
 from etl.functions import find_function, parameters_of
 from etl.sources.named import is_source_name

@@ -13,10 +13,10 @@ from etl.comparison.judge.report import Report, TuningResult
 from etl.comparison.judge.rules import RULES
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.carried import Given, carried_settings
+from etl.comparison.run.comparison_progress import ComparisonProgress
 from etl.comparison.run.phases import compare_as_given
-from etl.comparison.run.progress import ComparisonProgress
-from etl.comparison.tuning.results import TunedStrategy, Tuning
 from etl.comparison.tuning.tuner import run_tuning, tuned_settings
+from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning
 
 # Fields of `Settings` that are no arguments, with the argument to give instead; None if there is none.
 INSTEAD = {

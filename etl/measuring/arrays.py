@@ -18,7 +18,7 @@ from .values import JsonValues
 PAGE_NBYTES = 4096
 
 # The dtype and the shape of one array of a record. An axis whose length differs among records is -1.
-Layout = tuple[str, tuple[int, ...]]
+ArraySpec = tuple[str, tuple[int, ...]]
 
 
 def touch(batch: Any) -> int:
@@ -138,12 +138,12 @@ def copy_of(batch: Any) -> Any:
     return copy.deepcopy(batch, copies)
 
 
-def layout_of(batch: Any) -> list[Layout]:
+def layout_of(batch: Any) -> list[ArraySpec]:
     """Return the dtype and the shape of the arrays of a record: without the first axis, if that counts records.
 
     A number counts as an array of shape (). Axes whose length differs among the records are -1.
     """
-    layouts: list[Layout] = []
+    layouts: list[ArraySpec] = []
     for each in fields_of(batch):
         library = library_of(each)
         if library is not None:
@@ -157,7 +157,7 @@ def layout_of(batch: Any) -> list[Layout]:
     return layouts
 
 
-def merge_layouts(layouts: Sequence[Layout], others: Sequence[Layout]) -> list[Layout]:
+def merge_layouts(layouts: Sequence[ArraySpec], others: Sequence[ArraySpec]) -> list[ArraySpec]:
     """Return the layouts that two batches have in common, with -1 for axes in which they differ.
 
     If they differ in more than that, return those that either of them has.
@@ -170,7 +170,7 @@ def merge_layouts(layouts: Sequence[Layout], others: Sequence[Layout]) -> list[L
     ]
 
 
-def _layout_of_leaves(leaves: Sequence[Any]) -> list[Layout]:
+def _layout_of_leaves(leaves: Sequence[Any]) -> list[ArraySpec]:
     layouts = []
     for leaf in leaves:
         library = library_of(leaf)

@@ -55,7 +55,7 @@ class Compute(Protocol):
 
 
 @dataclass(frozen=True)
-class Loading:
+class MeasuredLoader:
     """One way to load, in the process that loads.
 
     Attributes
@@ -100,7 +100,7 @@ class Epochs:
         Batches that are taken of each epoch; None for all.
     """
 
-    def __init__(self, loading: Loading, batches: int | None = None) -> None:
+    def __init__(self, loading: MeasuredLoader, batches: int | None = None) -> None:
         self._loading = loading
         self._batches = batches
         self.loader = loading.make()

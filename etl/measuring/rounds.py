@@ -55,7 +55,7 @@ def balanced_order(count: int, number: int, seed: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Place(JsonValues):
+class SamplePlace(JsonValues):
     """The place of a sample in its round.
 
     Attributes
@@ -94,7 +94,7 @@ class Rounds(Generic[Variant, Sample]):
     samples : dict
         Samples by variant and round.
     places : dict
-        The `Place` of each sample that was taken here, by variant and round; `take` finds that of its sample.
+        The `SamplePlace` of each sample that was taken here, by variant and round; `take` finds that of its sample.
     failed : dict
         Why each variant that was left out had failed, by variant. Its samples are kept.
     finished : int
@@ -118,7 +118,7 @@ class Rounds(Generic[Variant, Sample]):
         self._on_failure = on_failure or _show_nothing
         self.seed = draw_seed() if seed is None else seed
         self.samples: dict[Variant, dict[int, Sample]] = {each: dict((taken or {}).get(each, {})) for each in variants}
-        self.places: dict[Variant, dict[int, Place]] = {each: {} for each in self.samples}
+        self.places: dict[Variant, dict[int, SamplePlace]] = {each: {} for each in self.samples}
         self.failed: dict[Variant, str] = {}
         self.finished = 0
 
@@ -147,7 +147,7 @@ class Rounds(Generic[Variant, Sample]):
             for variant in missing:
                 self._progress(variant, number)
                 position = sum(number in samples for samples in self.samples.values())
-                self.places[variant][number] = Place(position, time.time())
+                self.places[variant][number] = SamplePlace(position, time.time())
                 try:
                     self.samples[variant][number] = self._take(variant, number)
                 except MeasurementError as error:

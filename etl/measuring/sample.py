@@ -12,7 +12,7 @@ from typing import Any
 
 from .arrays import access_of, copy_of, layout_of
 from .clock import EpochMetrics, EpochTimes, Split, Step, run_epoch, seconds_of_step
-from .epochs import Compute, Epochs, Loading, close_loader
+from .epochs import Compute, Epochs, MeasuredLoader, close_loader
 from .noise import NoiseWatch, ProbeSeconds, frequencies, probe_speed
 from .page_cache import reports_pages
 from .process_tree import PeakMemory, cpu_seconds, read_nbytes
@@ -203,7 +203,7 @@ class Sample(JsonValues):
         return Split(0.0, stall * storage / waits.waited if waits.waited else 0.0)
 
 
-def take_sample(loading: Loading, recipe: Recipe) -> Sample:
+def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
     """Take one sample of all metrics.
 
     The batches that compute is warmed up and timed with come from a loader of its own, which is closed before the timed
@@ -276,7 +276,7 @@ def take_sample(loading: Loading, recipe: Recipe) -> Sample:
     )
 
 
-def first_copies(loading: Loading, has_one_layout: bool = False) -> list[Any]:
+def first_copies(loading: MeasuredLoader, has_one_layout: bool = False) -> list[Any]:
     """Return copies of first batches of a loader: one, or if their layouts differ, several up to `RESIDENT_NBYTES`."""
     copies: list[Any] = []
     room = RESIDENT_NBYTES
@@ -293,7 +293,7 @@ def first_copies(loading: Loading, has_one_layout: bool = False) -> list[Any]:
     return copies[:1] if len(copies) == 2 and layout_of(copies[0]) == layout_of(copies[1]) else copies
 
 
-def begin_together(loading: Loading) -> None:
+def begin_together(loading: MeasuredLoader) -> None:
     """Wait until all ranks have come this far."""
     if loading.meeting is not None:
         loading.meeting.wait()
@@ -312,7 +312,7 @@ def loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
     return Spans(list(zip(stalled, loaded, strict=True)), list(zip(began, done, strict=True)), loads)
 
 
-def _compute_alone(step: Step, resident: Sequence[Any], loading: Loading, seconds: float) -> float:
+def _compute_alone(step: Step, resident: Sequence[Any], loading: MeasuredLoader, seconds: float) -> float:
     """Return the mean seconds of a step on batches in memory. All ranks take equally many steps."""
     meeting = loading.meeting
     if meeting is None:

@@ -85,7 +85,7 @@ def test_the_history_shows_the_step(history: History, pages: Path) -> None:
 
 
 def test_the_table_shows_every_strategy_their_ratio_and_where_the_pages_are(history: History) -> None:
-    shown = history.scratch.run("benchmarks.publish.table", history.slow)
+    shown = history.scratch.run("benchmarks.publish.history_table", history.slow)
     assert shown.returncode == 0, shown.stdout
     rows = [line.split("│") for line in shown.stdout.splitlines() if line.startswith("│")]
     assert [row[1].strip() for row in rows] == ["raw", "presaved"]
@@ -97,7 +97,7 @@ def test_the_table_shows_every_strategy_their_ratio_and_where_the_pages_are(hist
 
 
 def test_the_table_says_what_presaving_cost_if_that_was_measured(history: History) -> None:
-    shown = history.scratch.run("benchmarks.publish.table", history.same)
+    shown = history.scratch.run("benchmarks.publish.history_table", history.same)
     assert shown.returncode == 0, shown.stdout
     assert "presaving took" in shown.stdout
 
@@ -105,6 +105,6 @@ def test_the_table_says_what_presaving_cost_if_that_was_measured(history: Histor
 def test_the_table_of_a_commit_that_was_not_measured_says_what_to_run(history: History) -> None:
     (history.scratch.folder / "CHANGELOG.md").write_text("A change that was not measured.\n")
     unmeasured = history.scratch.commit("Not measured")
-    shown = history.scratch.run("benchmarks.publish.table", unmeasured)
+    shown = history.scratch.run("benchmarks.publish.history_table", unmeasured)
     assert shown.returncode == 1
     assert f"asv run --record-samples {unmeasured[:8]}^!" in shown.stdout

@@ -21,7 +21,7 @@ from benchmarks.cells import AXES, BUFFERS, NEW, PROFILE_VARIABLE, UPDATERS, Cel
 from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.measure import CellResults, measure_cells
 from benchmarks.suite import explained
-from benchmarks.workload import Compute, Data, files_of, make_data, make_iterator, unsupported_reason
+from benchmarks.workload import CellCompute, Data, files_of, make_data, make_iterator, unsupported_reason
 
 LOADING_AXES = ("prefetch_size", "workers", "presave_format", "presave_stage")
 PROFILE = Profile("test", samples=32, image_size=32, rounds=1, seconds_per_figure=0.0, grid=False, axes=LOADING_AXES)
@@ -97,7 +97,7 @@ def test_buffers_updaters_and_files_are_those_of_the_cell(data: Data) -> None:
             assert iterator.reuse is (buffers != NEW)
     kinds = {}
     for updater in UPDATERS:
-        optimizer = Compute(Cell(updater=updater), data)._optimizer
+        optimizer = CellCompute(Cell(updater=updater), data)._optimizer
         kinds[updater] = type(optimizer).__name__, optimizer.defaults.get("momentum")
     assert kinds == {"sgd": ("SGD", 0.0), "momentum": ("SGD", 0.9), "adam": ("Adam", None)}
     raw, presaved = (files_of(Cell(strategy), data) for strategy in ("raw", "presaved"))

@@ -185,7 +185,10 @@ def test_a_step_is_named_before_its_line_ends_and_environments_are_short(monkeyp
 
 
 def test_what_runs_outside_of_asv_s_environments_needs_the_packages_of_its_list_only() -> None:
-    modules = ["benchmarks.bench", *(f"benchmarks.publish.{name}" for name in ("table", "front_page", "offline_pages"))]
+    modules = [
+        "benchmarks.bench",
+        *(f"benchmarks.publish.{name}" for name in ("history_table", "front_page", "offline_pages")),
+    ]
     code = f"import importlib, sys; [importlib.import_module(name) for name in {modules}]; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     owners = importlib.metadata.packages_distributions()

@@ -19,9 +19,9 @@ import pytest
 
 import benchmarks
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
-from benchmarks.compare_commits.handlers import METRICS, WORKS, SlowLoader, make_data, overlaps
-from benchmarks.compare_commits.table import as_json, summary
-from benchmarks.compare_commits.turns import MIN_ROUNDS
+from benchmarks.compare_commits.commits_table import as_json, summary
+from benchmarks.compare_commits.commits_turns import MIN_ROUNDS
+from benchmarks.compare_commits.commits_worker import METRICS, WORKS, SlowLoader, make_data, overlaps
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.statistics import Outcome, signed_rank_interval
 from benchmarks.measuring.turns import BLOCKS, Pairs

@@ -18,9 +18,9 @@ from benchmarks.cells import STRATEGIES, Cell, Profile
 from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.measure import (
     CPUS_VARIABLE,
+    CellConditions,
     CellMetrics,
     CellServer,
-    Conditions,
     check_same_work,
     cpus_of_cells,
     measure_cell,
@@ -30,7 +30,7 @@ from benchmarks.measuring.clock import DeviceStep, EpochMetrics, Split
 from benchmarks.measuring.layout import PADDING_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.same_work import DifferentWork
-from benchmarks.workload import Compute, Data, compute_threads, make_data, make_iterator
+from benchmarks.workload import CellCompute, Data, compute_threads, make_data, make_iterator
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def test_inference_leaves_the_model_as_it_is_and_training_does_not(data: Data) -
         batch = next(iter(iterator))
         scores: dict[str, set[float]] = {"training": set(), "inference": set()}
         for name, found in scores.items():
-            compute = Compute(Cell(batch_size=8, compute=name), data)
+            compute = CellCompute(Cell(batch_size=8, compute=name), data)
             for _ in range(3):
                 compute.step(batch)
                 found.add(compute.score)
@@ -95,7 +95,7 @@ def test_a_cell_that_fails_says_why_and_the_others_are_measured(data: Data) -> N
 
 def test_a_server_that_dies_is_reported_and_the_next_cell_is_measured(data: Data, tmp_path: Path) -> None:
     broken = dataclasses.replace(data, stores={Cell().store: str(tmp_path / "absent.store")})
-    with CellServer(Conditions(broken, 0.0, cpus_of_cells())) as server:
+    with CellServer(CellConditions(broken, 0.0, cpus_of_cells())) as server:
         with pytest.raises(MeasurementError) as raised:
             server.measure(Cell())
         assert "does not exist" in raised.value.text
@@ -139,7 +139,7 @@ def test_every_cell_has_the_cpus_that_were_asked_for_and_splits_them(
 
     monkeypatch.setattr(benchmarks.measure, "make_iterator", noting)
     monkeypatch.setenv(CPUS_VARIABLE, str(cpus))
-    conditions = Conditions(data, 0.0, cpus_of_cells())
+    conditions = CellConditions(data, 0.0, cpus_of_cells())
     assert conditions.cpus == tuple(sorted(os.sched_getaffinity(0))[:cpus])
     for strategy in ("raw", "async-raw"):
         measure_cell(Cell(strategy=strategy, batch_size=8), conditions)
@@ -163,7 +163,7 @@ def test_loading_threads_and_processes_are_taken_from_compute() -> None:
 
 def test_the_process_of_a_cell_is_bound_before_anything_else(data: Data) -> None:
     (first, *_) = sorted(os.sched_getaffinity(0))
-    with CellServer(Conditions(data, 0.0, (first,))) as server:
+    with CellServer(CellConditions(data, 0.0, (first,))) as server:
         server.measure(Cell("raw"))
         assert server._server is not None
         assert os.sched_getaffinity(server._server.pid) == {first}
@@ -179,10 +179,10 @@ def test_a_number_of_cpus_that_there_is_not_is_refused(wanted: str, monkeypatch:
 def test_a_step_on_a_device_goes_on_after_the_call_and_one_on_a_cpu_does_not(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not isinstance(Compute(Cell(), data).step, DeviceStep)
+    assert not isinstance(CellCompute(Cell(), data).step, DeviceStep)
     backend = etl.backend("cpu")
     monkeypatch.setattr(etl, "backend", lambda name: backend)  # no device is needed to make a step for it
-    assert isinstance(Compute(Cell(backend="cuda"), data).step, DeviceStep)
+    assert isinstance(CellCompute(Cell(backend="cuda"), data).step, DeviceStep)
 
 
 @pytest.mark.parametrize(

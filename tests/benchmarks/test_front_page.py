@@ -18,7 +18,7 @@ from asv.runner import BenchmarkResult
 from benchmarks.cells import chosen_profile
 from benchmarks.measuring.statistics import Interval
 from benchmarks.publish.front_page import SUITE, History, find_changes, read_history, render, write
-from benchmarks.publish.table import wall_ratios
+from benchmarks.publish.history_table import wall_ratios
 from tests import browser
 
 STRATEGIES = ("raw", "presaved")

@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks.cells import Cell, Profile
 from benchmarks.compare_commits.commits import Commit, extract
-from benchmarks.compare_commits.handlers import ETL, PHOTOGRAPHS
-from benchmarks.compare_commits.turns import open_arm
+from benchmarks.compare_commits.commits_turns import open_arm
+from benchmarks.compare_commits.commits_worker import ETL, PHOTOGRAPHS
 from benchmarks.datasets import DATA_VARIABLE, find_photographs
-from benchmarks.measure import CellServer, Conditions, cpus_of_cells
+from benchmarks.measure import CellConditions, CellServer, cpus_of_cells
 from benchmarks.measuring.instruments import current_instruments
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.workload import make_data
@@ -67,7 +67,7 @@ def test_a_cell_of_a_commit_is_measured_with_the_instruments_of_the_working_tree
 ) -> None:
     data = make_data(Profile("test", 20, 32, rounds=1, seconds_per_figure=0.0, grid=False), tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(commit.folder))
-    with CellServer(Conditions(data, 0.0, cpus_of_cells())) as server:
+    with CellServer(CellConditions(data, 0.0, cpus_of_cells())) as server:
         metrics = server.measure(Cell("raw")).metrics
     assert note.read_text() == str(commit.folder / "etl/__init__.py")
     assert min(metrics.etl, metrics.epoch.wall.total, metrics.epoch.compute.total) > SECONDS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.documents import BEGIN, DOCUMENTS, END, main, render, replace_tables, summarise
-from benchmarks.peers.results import (
+from benchmarks.peers.peer_results import (
     RESULTS,
     PeerResults,
     RawRound,

@@ -33,9 +33,9 @@ from benchmarks.peers.loader import (
     list_photographs,
     normalise,
 )
-from benchmarks.peers.results import collect, find_latest, tuned_name
+from benchmarks.peers.peer_results import collect, find_latest, tuned_name
+from benchmarks.peers.peer_table import show
 from benchmarks.peers.rows import OURS, PEERS, PRESAVED, RAW, ROWS, TASKS, Row
-from benchmarks.peers.table import show
 from etl.comparison.judge.report import Report
 from tests import comparison_reports
 

@@ -23,11 +23,12 @@ from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.same_work import DifferentWork
 from benchmarks.settings import __main__ as command
 from benchmarks.settings import setting as settings
-from benchmarks.settings import suites, turns
-from benchmarks.settings.handlers import WORKLOADS
-from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Axis, Setting, on_backend, unsupported_reason
-from benchmarks.settings.table import WORDS, as_json, judge_settings, show
-from benchmarks.settings.turns import SettingPairs, SettingResult, keys, memory_ratios, take_turns
+from benchmarks.settings import settings_turns as turns
+from benchmarks.settings import suites
+from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Setting, SettingAxis, on_backend, unsupported_reason
+from benchmarks.settings.settings_table import WORDS, as_json, judge_settings, show
+from benchmarks.settings.settings_turns import SettingPairs, SettingResult, keys, memory_ratios, take_turns
+from benchmarks.settings.settings_worker import WORKLOADS
 
 MISSING = sorted(set(settings.ALLOCATORS) - set(settings.ALLOCATORS_HERE))
 PAIR_SECONDS = 0.01
@@ -46,9 +47,9 @@ def shown(results: dict[Any, SettingPairs]) -> str:
 
 
 @pytest.fixture
-def axes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Axis]]:
+def axes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, SettingAxis]]:
     """Axes to be filled, in place of those that take minutes."""
-    own: dict[str, Axis] = {}
+    own: dict[str, SettingAxis] = {}
     monkeypatch.setattr(turns, "AXES", own)
     return own
 
@@ -80,9 +81,9 @@ def test_what_a_commit_lacks_is_reported_and_not_tried(monkeypatch: pytest.Monke
 
 
 def test_complete_rounds_are_not_measured_again_after_an_interruption(
-    axes: dict[str, Axis], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    axes: dict[str, SettingAxis], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    axes["heap"] = Axis((DEFAULT, "retain"), ("one", "other"))
+    axes["heap"] = SettingAxis((DEFAULT, "retain"), ("one", "other"))
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path))
     monkeypatch.setattr(turns, "make_data", lambda *_: None)
     monkeypatch.setattr(turns, "_Arms", lambda _: SimpleNamespace(in_round=lambda _: contextlib.nullcontext()))
@@ -109,9 +110,9 @@ def test_complete_rounds_are_not_measured_again_after_an_interruption(
 
 
 @pytest.mark.slow
-def test_settings_are_measured_in_turns_with_the_memory_that_they_take(axes: dict[str, Axis]) -> None:
-    axes["heap"] = Axis((DEFAULT, "preallocate:300MB", "limit:1"), ("new batches",))
-    axes["dtype"] = Axis(("float64",), ("product, cpu",))
+def test_settings_are_measured_in_turns_with_the_memory_that_they_take(axes: dict[str, SettingAxis]) -> None:
+    axes["heap"] = SettingAxis((DEFAULT, "preallocate:300MB", "limit:1"), ("new batches",))
+    axes["dtype"] = SettingAxis(("float64",), ("product, cpu",))
     shares: list[float] = []
     results = take_turns(axes, 1, PAIR_SECONDS, shares.append)
     assert shares == sorted(shares)
@@ -131,8 +132,10 @@ def test_settings_are_measured_in_turns_with_the_memory_that_they_take(axes: dic
 
 
 @pytest.mark.slow
-def test_an_allocator_that_was_not_loaded_is_no_result(axes: dict[str, Axis], monkeypatch: pytest.MonkeyPatch) -> None:
-    axes["allocator"] = Axis(("jemalloc",), ("new batches",))
+def test_an_allocator_that_was_not_loaded_is_no_result(
+    axes: dict[str, SettingAxis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    axes["allocator"] = SettingAxis(("jemalloc",), ("new batches",))
     # The dynamic linker warns and continues.
     monkeypatch.setattr(turns.ctypes.util, "find_library", lambda name: "libnothing.so.0")
     results = take_turns(axes, 1, PAIR_SECONDS)
@@ -141,16 +144,16 @@ def test_an_allocator_that_was_not_loaded_is_no_result(axes: dict[str, Axis], mo
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
-def test_every_allocator_is_in_force_if_it_is_installed(axes: dict[str, Axis]) -> None:
-    axes["allocator"] = Axis(settings.ALLOCATORS, ("new batches",))
+def test_every_allocator_is_in_force_if_it_is_installed(axes: dict[str, SettingAxis]) -> None:
+    axes["allocator"] = SettingAxis(settings.ALLOCATORS, ("new batches",))
     results = take_turns(axes, 1, PAIR_SECONDS)
     for name in settings.ALLOCATORS:
         assert results["allocator", "new batches", name].failure == ""
         assert len(results["allocator", "new batches", name].blocks) == 1
 
 
-def test_an_error_of_the_default_is_raised(axes: dict[str, Axis]) -> None:
-    axes["heap"] = Axis((DEFAULT,), ("no such workload",))
+def test_an_error_of_the_default_is_raised(axes: dict[str, SettingAxis]) -> None:
+    axes["heap"] = SettingAxis((DEFAULT,), ("no such workload",))
     with pytest.raises(MeasurementError, match="the default cannot be measured"):
         take_turns(axes, 1, PAIR_SECONDS)
 

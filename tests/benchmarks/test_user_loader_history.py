@@ -60,7 +60,7 @@ def test_loaders_of_the_user_are_in_the_history_beside_the_strategies(scratch: S
 
 def test_an_earlier_commit_has_its_strategies_and_says_why_not_the_loaders(scratch: Scratch) -> None:
     scratch.replace(
-        "etl/strategies/__init__.py", "from etl.strategies.user_loader import find_prepare, open_loader\n", ""
+        "etl/strategies/__init__.py", "from etl.strategies.open_loader import find_prepare, open_loader\n", ""
     )
     earlier = scratch.commit("Without user loaders")
     run = run_asv(scratch, earlier)

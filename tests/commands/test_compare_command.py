@@ -22,7 +22,7 @@ from etl.commands import main
 from etl.comparison.compare import run_comparison
 from etl.comparison.judge.rules import RULES
 from etl.comparison.request.settings import Settings
-from etl.comparison.run.progress import ComparisonProgress
+from etl.comparison.run.comparison_progress import ComparisonProgress
 from etl.measuring.instruments import current_instruments
 from etl.measuring.page_cache import drop_from_page_cache
 from tests.report_schema import SCHEMA, make_schema

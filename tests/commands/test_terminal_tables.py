@@ -212,7 +212,7 @@ REPORT = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from tests import comparison_reports
-from etl.comparison.show.table import show_report
+from etl.comparison.show.report_table import show_report
 from etl.commands.output import output_console
 show_report(comparison_reports.{{}}(), output_console())
 """

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from etl.comparison.worker.untimed import check_epoch
-from etl.measuring.epochs import Loading
+from etl.measuring.epochs import MeasuredLoader
 from etl.training.compute import Simulated
 
 BATCHES = 6
@@ -56,7 +56,7 @@ class Keeps:
 
 
 def test_an_untimed_epoch_tells_what_a_loader_takes(tmp_path: Path) -> None:
-    loading = Loading(Keeps, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    loading = MeasuredLoader(Keeps, lambda batch: Simulated(0.0, True), [], is_cold=False)
     seen = check_epoch(loading, None, trains=True, arrays_file=str(tmp_path / "arrays.npz"))
     assert seen.make_seconds >= 0.1
     assert seen.first_seconds >= 0.3 > seen.batch_seconds
@@ -73,12 +73,14 @@ def test_a_second_epoch_is_looked_at_if_asked_for(
         made.append(Keeps())
         return made[-1]
 
-    loading = Loading(make, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    loading = MeasuredLoader(make, lambda batch: Simulated(0.0, True), [], is_cold=False)
     seen = check_epoch(loading, None, trains=False, arrays_file=str(tmp_path / "arrays.npz"), again=again)
     assert ([each.epochs for each in made], seen.reshuffles) == ([epochs], reshuffles)
 
 
 def test_an_iterator_that_has_one_epoch_only_is_an_error(tmp_path: Path) -> None:
-    loading = Loading(lambda: iter([np.zeros((4, 2))] * BATCHES), lambda batch: Simulated(0.0, True), [], is_cold=False)
+    loading = MeasuredLoader(
+        lambda: iter([np.zeros((4, 2))] * BATCHES), lambda batch: Simulated(0.0, True), [], is_cold=False
+    )
     with pytest.raises(ValueError, match="its second epoch has no batches"):
         check_epoch(loading, None, trains=False, arrays_file=str(tmp_path / "arrays.npz"), again="begun")

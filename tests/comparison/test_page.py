@@ -17,7 +17,7 @@ from rich.console import Console
 from etl.comparison.judge.report import Report
 from etl.comparison.show.charts import RatioAxis, epoch_bars, linear_marks, ratio_intervals
 from etl.comparison.show.page import render_page
-from etl.comparison.show.table import show_report
+from etl.comparison.show.report_table import show_report
 from etl.measuring.statistics import Interval
 from etl.units import digits, nbytes, percent, ratio, seconds
 from tests import comparison_reports

@@ -16,7 +16,7 @@ from etl.comparison.judge.report import RankResult, Report, describe_straggler
 from etl.comparison.request.answers import CheckedEpoch
 from etl.comparison.request.epoch_content import EpochContent
 from etl.comparison.request.settings import Settings
-from etl.comparison.run import processes as processes_module
+from etl.comparison.run import measuring_processes as processes_module
 from etl.comparison.run.joined_ranks import join_checks
 from etl.comparison.run.schedule import available_records
 from etl.measuring.clock import EpochTimes

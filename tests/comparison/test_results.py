@@ -28,7 +28,7 @@ from etl.comparison.request.answers import LoadingSample, WrittenStore
 from etl.comparison.request.candidates import Candidate
 from etl.measuring.clock import Split
 from etl.measuring.noise import ProbeSeconds
-from etl.measuring.rounds import Place
+from etl.measuring.rounds import SamplePlace
 from etl.measuring.sample import Sample
 from etl.measuring.waiting import WaitTimes
 from tests.comparison_reports import photographs
@@ -178,7 +178,7 @@ def test_the_cost_of_a_store_of_other_records_is_scaled_by_its_own_number_of_the
 
 def test_a_round_is_reported_as_it_was_measured() -> None:
     taken = sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05, etl_alone=None)
-    metrics = round_metrics(3, taken, Place(position=2, started_at=1.5e9))
+    metrics = round_metrics(3, taken, SamplePlace(position=2, started_at=1.5e9))
     assert (metrics.position, metrics.started_at) == (2, 1.5e9)
     assert (metrics.speed_probe_seconds, metrics.memory_probe_seconds) == (0.003, 0.05)
     assert (metrics.round, metrics.wall_seconds, metrics.etl_alone_seconds) == (3, 1.0, None)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from etl.comparison.judge.report import Check, Parts
-from etl.comparison.judge.rules import RULES, Conditions, Evidence, check_rules
+from etl.comparison.judge.rules import RULES, Evidence, FairnessConditions, check_rules
 from etl.comparison.judge.sameness import Sameness
 from etl.comparison.request.answers import CheckedEpoch, WrittenStore
-from etl.comparison.request.candidates import Threads
+from etl.comparison.request.candidates import CpuSplit
 from etl.comparison.request.epoch_content import EpochContent
 from etl.measuring.clock import Split
 from etl.measuring.sample import Sample
 from tests.comparison_workloads import make_sample
 
-CONDITIONS = Conditions(
+CONDITIONS = FairnessConditions(
     ranks=1,
     affinity=[0, 1],  # two CPUs for all
     memory_nbytes=10**9,
@@ -65,7 +65,7 @@ def evidence(
         is_foreign=is_foreign,
         shares_python=True,
         sameness=sameness,
-        threads=Threads(1, 1),
+        threads=CpuSplit(1, 1),
         check=replace(seen, **check),
         samples={number: sample() for number in range(6)},
         parts=PARTS,
@@ -73,7 +73,7 @@ def evidence(
     )
 
 
-def checks(other: Evidence, conditions: Conditions = CONDITIONS) -> dict[str, Check]:
+def checks(other: Evidence, conditions: FairnessConditions = CONDITIONS) -> dict[str, Check]:
     """Return the checks of a sound strategy and `other`, by rule."""
     return {each.rule: each for each in check_rules({"raw": evidence(), "other": other}, conditions)}
 

@@ -10,7 +10,7 @@ import pytest
 
 import presave
 from etl.arguments import parse_seconds
-from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.settings import Settings, label_of
 from etl.comparison.run.workload import Workload
 from etl.strategies import default_names, names
@@ -198,15 +198,15 @@ def test_a_stage_that_the_pipeline_has_not_is_refused(tmp_path: Path) -> None:
 
 def test_all_candidates_share_the_same_cpus(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, cpus=4)
-    assert workload.threads(Candidate("raw")) == Threads(4, 0)
-    assert workload.threads(Candidate("async-raw")) == Threads(2, 2)
+    assert workload.threads(Candidate("raw")) == CpuSplit(4, 0)
+    assert workload.threads(Candidate("async-raw")) == CpuSplit(2, 2)
     workload.is_on_device = True
-    assert workload.threads(Candidate("async-raw")) == Threads(1, 3)
-    assert make_workload(tmp_path, cpus=4, compute="simulated:5ms").threads(Candidate("async-raw")) == Threads(1, 4)
-    assert make_workload(tmp_path, cpus=4, prefetch_size=0).threads(Candidate("async-raw")) == Threads(4, 0)
+    assert workload.threads(Candidate("async-raw")) == CpuSplit(1, 3)
+    assert make_workload(tmp_path, cpus=4, compute="simulated:5ms").threads(Candidate("async-raw")) == CpuSplit(1, 4)
+    assert make_workload(tmp_path, cpus=4, prefetch_size=0).threads(Candidate("async-raw")) == CpuSplit(4, 0)
 
 
 def test_plain_computes_with_as_many_threads_as_were_seen_to_be_fastest(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, cpus=4)
     workload.plain_compute_threads = 2
-    assert workload.threads(Candidate("presaved", "npy", "read")) == Threads(2, 0)
+    assert workload.threads(Candidate("presaved", "npy", "read")) == CpuSplit(2, 0)

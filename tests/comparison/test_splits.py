@@ -13,9 +13,9 @@ from etl.commands import main
 from etl.comparison.judge.recommendation import make_notes
 from etl.comparison.judge.results import Measurements, splits_of
 from etl.comparison.request.answers import TuningSample
-from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.settings import Settings
-from etl.comparison.run.processes import Processes
+from etl.comparison.run.measuring_processes import MeasuringProcesses
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.space import space_of
 from etl.comparison.worker.profile import profile_raw_pipeline
@@ -27,34 +27,34 @@ from tests.user_modules import user_module
 
 AHEAD, PLAIN, PROCESSES = Candidate("async-raw"), Candidate("raw"), Candidate("process-raw")
 STORED = Candidate("async-presaved", "npy", "read")
-HALVES, SHARED = Threads(1, 1), Threads(2, 2)
+HALVES, SHARED = CpuSplit(1, 1), CpuSplit(2, 2)
 
 
 @pytest.mark.parametrize(
     ("cpus", "splits"),
     [
-        (1, [Threads(1, 1)]),
-        (2, [Threads(1, 1), Threads(2, 2)]),
-        (3, [Threads(2, 1), Threads(1, 2), Threads(3, 3)]),
-        (4, [Threads(2, 2), Threads(3, 1), Threads(1, 3), Threads(4, 4)]),
-        (8, [Threads(4, 4), Threads(7, 1), Threads(1, 7), Threads(8, 8)]),
+        (1, [CpuSplit(1, 1)]),
+        (2, [CpuSplit(1, 1), CpuSplit(2, 2)]),
+        (3, [CpuSplit(2, 1), CpuSplit(1, 2), CpuSplit(3, 3)]),
+        (4, [CpuSplit(2, 2), CpuSplit(3, 1), CpuSplit(1, 3), CpuSplit(4, 4)]),
+        (8, [CpuSplit(4, 4), CpuSplit(7, 1), CpuSplit(1, 7), CpuSplit(8, 8)]),
     ],
 )
 def test_splits_are_half_and_half_all_but_one_for_either_and_all_for_both(
-    tmp_path: Path, cpus: int, splits: list[Threads]
+    tmp_path: Path, cpus: int, splits: list[CpuSplit]
 ) -> None:
     workload = make_workload(tmp_path, cpus=cpus)
     for candidate in (AHEAD, PROCESSES, Candidate("async-presaved", "npy", "read")):
         assert workload.splits(candidate) == splits
-    assert workload.splits(PLAIN) == [Threads(cpus, 0)]
+    assert workload.splits(PLAIN) == [CpuSplit(cpus, 0)]
 
 
 def test_beside_a_device_all_but_one_load_unless_trials_say_otherwise_and_a_wait_takes_no_cpu(tmp_path: Path) -> None:
     on_device = make_workload(tmp_path, cpus=4)
     on_device.is_on_device = True
-    assert on_device.splits(AHEAD)[0] == Threads(1, 3)
+    assert on_device.splits(AHEAD)[0] == CpuSplit(1, 3)
     waits = make_workload(tmp_path, cpus=4, compute="simulated:5ms")
-    assert waits.splits(AHEAD) == [Threads(1, 4), Threads(1, 2), Threads(1, 1), Threads(1, 3)]
+    assert waits.splits(AHEAD) == [CpuSplit(1, 4), CpuSplit(1, 2), CpuSplit(1, 1), CpuSplit(1, 3)]
     assert len(make_workload(tmp_path, cpus=4, prefetch_size=0).splits(AHEAD)) == 1
 
 
@@ -89,10 +89,10 @@ def test_a_data_set_that_is_not_thread_safe_is_read_by_one_thread_and_by_any_num
         profile = profile_raw_pipeline(workload, [*workload.splits(AHEAD), *workload.splits(PROCESSES)], [1])
         [split, *_] = space_of(workload, AHEAD, same_pixels=True).dimensions
         assert {"compute_threads": 1, "loading_threads": 4} in split.choices()  # for processes
-        assert all(profile.split(Threads(1, each)) is not None for each in loading[1])
+        assert all(profile.split(CpuSplit(1, each)) is not None for each in loading[1])
 
 
-def measured(folder: Path, trials: dict[Candidate, dict[Threads, list[float]]]) -> Measurements:
+def measured(folder: Path, trials: dict[Candidate, dict[CpuSplit, list[float]]]) -> Measurements:
     """Return measurements with trials of splits, for 200 records in batches of 10."""
     workload = make_workload(folder, strategies=("raw", "async-raw", "process-raw"))
     for candidate, each in trials.items():
@@ -147,9 +147,9 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     digits(tmp_path / "digits", samples=100)
-    asked: list[tuple[str, Threads]] = []
+    asked: list[tuple[str, CpuSplit]] = []
 
-    def tune(self: Processes, candidate: Candidate, batches: int) -> TuningSample:
+    def tune(self: MeasuringProcesses, candidate: Candidate, batches: int) -> TuningSample:
         split = self._workload.threads(candidate)
         asked.append((candidate.strategy, split))
         if candidate == PROCESSES:
@@ -157,7 +157,7 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
         is_fast = (split == SHARED) == (candidate == AHEAD)
         return TuningSample(0.1, 0.1 if is_fast else 0.2, 0)
 
-    monkeypatch.setattr(Processes, "tune", tune)
+    monkeypatch.setattr(MeasuringProcesses, "tune", tune)
     file, page = tmp_path / "report.json", tmp_path / "report.html"
     arguments = ["--strategies", "raw,async-raw,process-raw,async-presaved", "--threads", "2", "--rounds", "1"]
     arguments += ["--budget", "6s", "--records", "40", "--batch-size", "8", "--json", str(file), "--html", str(page)]

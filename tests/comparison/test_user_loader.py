@@ -12,8 +12,8 @@ import pytest
 
 from etl.comparison.request.answers import TriedLoader
 from etl.comparison.request.conditions import Conditions
+from etl.comparison.request.loader_request import UserLoader
 from etl.comparison.request.measuring_request import Action, MeasuringRequest
-from etl.comparison.request.user_loader import UserLoader
 from etl.measuring.ranks import Rank
 
 LIMIT_SECONDS = 120
@@ -22,7 +22,7 @@ ANSWER = """
 import json, sys
 from pathlib import Path
 from etl.comparison.request.measuring_request import MeasuringRequest
-from etl.comparison.request.user_loader import task_of
+from etl.comparison.request.loader_request import task_of
 from etl.comparison.worker.user_loader import LoaderError, answer
 
 asked = json.loads(Path("asked.json").read_text())

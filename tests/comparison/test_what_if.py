@@ -13,7 +13,7 @@ import pytest
 import etl
 from etl.comparison.judge.report import ScenarioResult
 from etl.comparison.judge.what_if import (
-    Costs,
+    LoadingCosts,
     adjusted,
     changed,
     contention_of,
@@ -22,25 +22,25 @@ from etl.comparison.judge.what_if import (
     outcome,
     why_never_used,
 )
-from etl.comparison.request.candidates import Threads
+from etl.comparison.request.candidates import CpuSplit
 from etl.comparison.request.scenario import WhatIf
 from etl.comparison.request.settings import Settings
 
 BATCHES = 100
 
 
-def make_costs(load: float, compute: float, ahead: int = 0, **more: Any) -> Costs:
+def make_costs(load: float, compute: float, ahead: int = 0, **more: Any) -> LoadingCosts:
     """Return costs of a strategy that loads a batch in `load` seconds, with `ahead` threads or in the training loop.
 
     Compute runs on a device. With several threads, loading is as many times faster as there are threads.
     """
     one_thread = more.setdefault("one_thread_seconds", load * max(1, ahead))
-    costs = Costs(
+    costs = LoadingCosts(
         contention=contention_of(ahead, load, one_thread),
         batches=BATCHES,
         cpus=2,
         is_ahead=ahead > 0,
-        threads=Threads(1, ahead),
+        threads=CpuSplit(1, ahead),
         load_seconds=load,
         start_seconds=0.0,
         one_thread_seconds=one_thread,
@@ -54,7 +54,7 @@ def make_costs(load: float, compute: float, ahead: int = 0, **more: Any) -> Cost
     return replace(costs, **more)
 
 
-def epoch_of(costs: Costs, scenario: str) -> float:
+def epoch_of(costs: LoadingCosts, scenario: str) -> float:
     """Return the predicted seconds of an epoch per batch, nearly: the first batch is not hidden."""
     found = WhatIf.parse(scenario)
     return outcome(changed(costs, found), found.cpus).wall_seconds / BATCHES

@@ -10,8 +10,8 @@ import pytest
 
 import etl
 from etl.comparison.request.candidates import Candidate, StoreKind
-from etl.comparison.request.records import Subset
 from etl.comparison.request.settings import Settings
+from etl.comparison.request.subset import Subset
 from etl.comparison.request.work import all_files
 from etl.comparison.run.workload import Workload
 from etl.comparison.worker.builtin import write_store

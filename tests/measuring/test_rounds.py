@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from etl.measuring.processes import MeasurementError
-from etl.measuring.rounds import Place, Rounds, balanced_order
+from etl.measuring.rounds import Rounds, SamplePlace, balanced_order
 
 NAMES = ("raw", "presaved", "other", "another")
 SEEDS = range(20)
@@ -101,7 +101,7 @@ def test_without_a_seed_one_is_drawn_and_noted() -> None:
 
 def test_position_and_time_of_each_sample_are_noted() -> None:
     began = time.time()
-    taken: list[tuple[str, int, Place]] = []
+    taken: list[tuple[str, int, SamplePlace]] = []
     rounds = Rounds(NAMES, lambda name, n: taken.append((name, n, rounds.places[name][n])))
     rounds.run(3)
     assert [place.position for _, _, place in taken] == [0, 1, 2, 3] * 3

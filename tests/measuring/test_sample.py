@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from etl.measuring.clock import DeviceStep
-from etl.measuring.epochs import Loading
+from etl.measuring.epochs import MeasuredLoader
 from etl.measuring.sample import WARM_UP_STEPS, Recipe, Sample, first_copies, take_sample
 from etl.training.compute import Simulated
 
@@ -40,7 +40,9 @@ def sample_of(seen: list[str], is_cold: bool = False, shapes: Any = ((4, 2),), *
             seen.append(STEP)
             super().__call__(batch)
 
-    loading = Loading(lambda: Loader(seen, shapes), lambda batch: Noted(0.0, True), [], is_cold=is_cold, is_ahead=True)
+    loading = MeasuredLoader(
+        lambda: Loader(seen, shapes), lambda batch: Noted(0.0, True), [], is_cold=is_cold, is_ahead=True
+    )
     return take_sample(loading, Recipe(**recipe))
 
 
@@ -86,13 +88,13 @@ def test_some_batches_of_an_epoch_and_the_start_up_among_them() -> None:
 
 @pytest.mark.parametrize(("shapes", "copies"), [(((4, 2),), 1), (((4, 2), (4, 3)), BATCHES)])
 def test_batches_of_one_layout_are_represented_by_one_and_others_by_many(shapes: Any, copies: int) -> None:
-    loading = Loading(lambda: Loader([], shapes), lambda batch: Simulated(0.0, True), [], is_cold=False)
+    loading = MeasuredLoader(lambda: Loader([], shapes), lambda batch: Simulated(0.0, True), [], is_cold=False)
     assert len(first_copies(loading)) == copies
     assert len(first_copies(loading, has_one_layout=True)) == 1
 
 
 def test_a_loader_without_batches_is_an_error() -> None:
-    loading = Loading(list, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    loading = MeasuredLoader(list, lambda batch: Simulated(0.0, True), [], is_cold=False)
     with pytest.raises(ValueError, match="no batches"):
         take_sample(loading, Recipe())
 

@@ -14,7 +14,7 @@ import pytest
 import etl
 from benchmarks import cells
 from etl import strategies
-from etl.comparison.request.candidates import Candidate, StoreKind, Threads
+from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
 from etl.comparison.worker.builtin import write_store
 from etl.strategies import Strategy, strategy
 from tests.comparison_workloads import make_workload
@@ -97,7 +97,7 @@ def test_a_comparison_goes_by_the_attributes_of_a_strategy_and_not_by_its_name(t
     assert {each.strategy for each in workload.stage_candidates()} == {UNLISTED.name}
     loaded = []
     for candidate, kind in ((raw, etl.RawIterator), (misnamed, etl.RawIterator), (untold, etl.AsyncIterator)):
-        with workload.iterator(candidate, Threads(1, 1)) as iterator:
+        with workload.iterator(candidate, CpuSplit(1, 1)) as iterator:
             assert type(iterator) is kind
             loaded.append([batch.features.copy() for batch in iterator])
     for other in loaded[1:]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from etl.strategies.open_loader import find_prepare, open_loader
 from etl.strategies.task import Task
-from etl.strategies.user_loader import find_prepare, open_loader
 
 TASK = Task(batch_size=2, dtype="float32", seed=7, epoch=4, records=3, cpus=2, workers=2, folder="files")
 

@@ -10,7 +10,7 @@ from etl.comparison.judge.prediction import Slowdowns, stage_seconds
 from etl.comparison.judge.report import Scenario, ScenarioResult
 from etl.comparison.judge.results import Measurements, mean_of, parts_of
 from etl.comparison.judge.what_if import (
-    Costs,
+    LoadingCosts,
     adjusted,
     changed,
     contention_of,
@@ -19,8 +19,8 @@ from etl.comparison.judge.what_if import (
     outcome,
     why_never_used,
 )
-from etl.comparison.request.answers import Profile
-from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.answers import PipelineProfile
+from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.scenario import WhatIf
 from etl.measuring.sample import Sample
 
@@ -39,7 +39,7 @@ def make_scenarios(measured: Measurements) -> list[Scenario]:
     ]
 
 
-def _predict(name: str, costs: Costs | str, scenario: WhatIf) -> ScenarioResult:
+def _predict(name: str, costs: LoadingCosts | str, scenario: WhatIf) -> ScenarioResult:
     if isinstance(costs, str):
         return ScenarioResult(name, None, None, None, None, costs)
     after = changed(costs, scenario)
@@ -59,7 +59,7 @@ def _predict(name: str, costs: Costs | str, scenario: WhatIf) -> ScenarioResult:
     )
 
 
-def measured_costs(measured: Measurements, candidate: Candidate) -> Costs | str:
+def measured_costs(measured: Measurements, candidate: Candidate) -> LoadingCosts | str:
     """Return the costs of `candidate`, or why they are unknown."""
     settings, samples, scale = measured.work.settings, measured.samples[candidate], measured.scale
     if candidate.is_foreign:
@@ -84,7 +84,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> Costs | str:
         disk = min(max(0.0, max(1, threads.loading) * load - cpu_seconds), load)
         load = max(cpu_seconds / max(1, threads.loading), load - disk)
     one_thread = _with_one_thread(measured, candidate, load, cpu_seconds)
-    costs = Costs(
+    costs = LoadingCosts(
         batches=scale.batches,
         cpus=cpus,
         is_ahead=is_ahead,
@@ -148,7 +148,7 @@ def _with_one_thread(measured: Measurements, candidate: Candidate, load: float, 
     return max(load, min(cpu_seconds, threads.loading * load))
 
 
-def _profiled_contention(profile: Profile) -> float:
+def _profiled_contention(profile: PipelineProfile) -> float:
     """Return the contention of the raw pipeline with the most threads that were profiled; 0 if there was only one."""
     most = max(profile.splits, key=lambda each: each.loading_threads, default=None)
     if most is None:
@@ -170,7 +170,7 @@ def _nbytes(measured: Measurements, candidate: Candidate) -> float:
     )
 
 
-def _compute_seconds(measured: Measurements, candidate: Candidate, threads: Threads) -> dict[int, float]:
+def _compute_seconds(measured: Measurements, candidate: Candidate, threads: CpuSplit) -> dict[int, float]:
     """Return compute alone by number of threads, at the speed of the machine during the rounds."""
     alone = mean_of(measured.samples[candidate], lambda sample: sample.compute_alone)
     profiled = {int(count): seconds for count, seconds in measured.profile.compute_seconds.items()}
@@ -180,9 +180,9 @@ def _compute_seconds(measured: Measurements, candidate: Candidate, threads: Thre
     return {count: speed * seconds for count, seconds in profiled.items()}
 
 
-def _slowdowns(measured: Measurements, is_kind: Callable[[Threads], bool], unknown: Slowdowns) -> Slowdowns:
+def _slowdowns(measured: Measurements, is_kind: Callable[[CpuSplit], bool], unknown: Slowdowns) -> Slowdowns:
     """Return how much loading and compute slow each other down with the first split of a kind; `unknown` if none is."""
     for each in measured.profile.splits:
-        if is_kind(Threads(each.compute_threads, each.loading_threads)):
+        if is_kind(CpuSplit(each.compute_threads, each.loading_threads)):
             return each.loading_slowdown, each.compute_slowdown
     return unknown

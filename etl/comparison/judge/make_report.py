@@ -36,7 +36,7 @@ from etl.comparison.judge.results import (
     stage_results,
     stall_tails_of,
 )
-from etl.comparison.judge.rules import Conditions, Evidence, check_rules
+from etl.comparison.judge.rules import Evidence, FairnessConditions, check_rules
 from etl.comparison.request.candidates import Candidate
 from etl.measuring.instruments import current_instruments
 from etl.measuring.noise import frequencies
@@ -49,7 +49,7 @@ def make_report(measured: Measurements) -> Report:
     """Make the report of `measured`, which must have samples of at least one candidate."""
     work, settings = measured.work, measured.work.settings
     evidence = _evidence(measured)
-    conditions = Conditions(
+    conditions = FairnessConditions(
         affinity=measured.affinity,
         memory_nbytes=measured.memory_nbytes,
         batch_size=settings.batch_size,

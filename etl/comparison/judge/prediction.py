@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from etl.comparison.request.answers import Profile
-from etl.comparison.request.candidates import Threads
+from etl.comparison.request.answers import PipelineProfile
+from etl.comparison.request.candidates import CpuSplit
 from etl.comparison.request.settings import Settings
 
 # Slowdown of loading during compute, and of compute during loading, as factors.
 Slowdowns = tuple[float, float]
 
 
-def slowdowns(settings: Settings, profile: Profile, threads: Threads) -> Slowdowns | None:
+def slowdowns(settings: Settings, profile: PipelineProfile, threads: CpuSplit) -> Slowdowns | None:
     """Return the factors by which loading and compute slow each other down; None if they alternate."""
     split = profile.split(threads)
     if split is not None:
@@ -50,6 +50,6 @@ def overlapped_seconds(load: float, compute: float, loading_slowdown: float, com
     return compute + slow_load * (1 - 1 / compute_slowdown)
 
 
-def stage_seconds(profile: Profile) -> float:
+def stage_seconds(profile: PipelineProfile) -> float:
     """Return the seconds per record of all stages, in one thread."""
     return float(sum(stage.seconds_per_record for stage in profile.stages))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from etl.comparison.request.answers import TriedLoader
-from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.settings import Settings
 
 
@@ -28,7 +28,7 @@ class PreparedWork:
         Candidates that are compared, in the requested order, and those that show where to presave.
     names : dict of Candidate to str
         Names in reports.
-    threads : dict of Candidate to Threads
+    threads : dict of Candidate to CpuSplit
         CPU splits.
     tried : dict of Candidate to TriedLoader
         First tries of user loaders, by origin.
@@ -48,7 +48,7 @@ class PreparedWork:
     candidates: list[Candidate]
     stage_candidates: list[Candidate]
     names: Mapping[Candidate, str]
-    threads: Mapping[Candidate, Threads]
+    threads: Mapping[Candidate, CpuSplit]
     tried: Mapping[Candidate, TriedLoader]
     part_batches: Mapping[Candidate, int | None]
     gets_all: set[Candidate]

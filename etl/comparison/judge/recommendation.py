@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from etl import strategies
 from etl.comparison.judge.report import Report, StrategyResult
 from etl.comparison.judge.results import Measurements, audits_of, splits_of
-from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.measuring.statistics import MIN_ROUNDS, Interval
 from etl.runtime.resources import usable_nbytes
 from etl.training.compute import INFERENCE, TRAINING
@@ -207,7 +207,7 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
 
 def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
     """Yield a note that names the chosen CPU split and the times of the others; none if no split was tried."""
-    tried = {Threads(each.compute_threads, each.loading_threads): each for each in splits_of(measured, candidate)}
+    tried = {CpuSplit(each.compute_threads, each.loading_threads): each for each in splits_of(measured, candidate)}
     if not tried:
         return
     threads = measured.threads(candidate)
@@ -225,5 +225,5 @@ def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
     )
 
 
-def _split(threads: Threads) -> str:
+def _split(threads: CpuSplit) -> str:
     return f"{threads.compute} + {threads.loading}"

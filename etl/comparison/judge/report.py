@@ -867,7 +867,10 @@ class Report(Section[None]):
 
     def __str__(self) -> str:
         """Return the tables, as the terminal shows them."""
-        from etl.comparison.show.table import as_text, show_report  # the report knows nothing else of its presentations
+        from etl.comparison.show.report_table import (  # the report knows nothing else of its presentations
+            as_text,
+            show_report,
+        )
 
         return as_text(lambda console: show_report(self, console))
 

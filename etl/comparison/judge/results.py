@@ -24,11 +24,11 @@ from etl.comparison.judge.report import (
 )
 from etl.comparison.judge.rules import misplaced_pages
 from etl.comparison.judge.sameness import Sameness, compare_amounts, compare_epochs, is_shuffled
-from etl.comparison.request.answers import AuditedSample, CheckedEpoch, LoadingSample, Profile, WrittenStore
-from etl.comparison.request.candidates import Candidate, StoreKind, Threads
+from etl.comparison.request.answers import AuditedSample, CheckedEpoch, LoadingSample, PipelineProfile, WrittenStore
+from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
 from etl.comparison.request.epoch_content import EpochContent, may_hold
 from etl.measuring.clock import EpochMetrics, Split
-from etl.measuring.rounds import Place
+from etl.measuring.rounds import SamplePlace
 from etl.measuring.sample import RankSample, Sample
 from etl.measuring.statistics import Interval, ratio_intervals
 from etl.runtime import Audit
@@ -52,7 +52,7 @@ class Measurements:
         CPUs that every process was bound to.
     memory_nbytes : int
         Memory limit of a strategy.
-    profile : Profile
+    profile : PipelineProfile
         Profile of the raw pipeline.
     trials : dict
         Seconds per batch with each CPU split, by candidate.
@@ -93,8 +93,8 @@ class Measurements:
     seconds: float
     affinity: list[int]
     memory_nbytes: int
-    profile: Profile
-    trials: Mapping[Candidate, Mapping[Threads, Sequence[float]]]
+    profile: PipelineProfile
+    trials: Mapping[Candidate, Mapping[CpuSplit, Sequence[float]]]
     writing: Mapping[StoreKind, WrittenStore]
     prepared: Mapping[Candidate, WrittenStore]
     checks: Mapping[Candidate, CheckedEpoch]
@@ -108,7 +108,7 @@ class Measurements:
     timelines: list[Timeline]
     gave_way: str = ""
     order_seed: int = 0
-    places: Mapping[Candidate, Mapping[int, Place]] = field(default_factory=dict)
+    places: Mapping[Candidate, Mapping[int, SamplePlace]] = field(default_factory=dict)
     retaken: list[str] = field(default_factory=list)
     disturbed: list[str] = field(default_factory=list)
 
@@ -131,7 +131,7 @@ class Measurements:
         """Return the candidate's name in reports."""
         return self.work.names[candidate]
 
-    def threads(self, candidate: Candidate) -> Threads:
+    def threads(self, candidate: Candidate) -> CpuSplit:
         """Return the CPU split of `candidate`."""
         return self.work.threads[candidate]
 
@@ -346,7 +346,7 @@ def presaving_of(writing: WrittenStore, scale: EpochScale) -> Presaving:
     return Presaving(scale.amount(writing.seconds, records), round(scale.amount(writing.nbytes, records)))
 
 
-def round_metrics(number: int, sample: Sample, place: Place) -> RoundFigures:
+def round_metrics(number: int, sample: Sample, place: SamplePlace) -> RoundFigures:
     """Return the metrics of one sample for the report, for the measured records."""
     epoch = sample.epoch
     return RoundFigures(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from etl.comparison.judge.report import THROTTLED_LIMIT, Check, Parts
 from etl.comparison.judge.sameness import Sameness, compare_epochs
 from etl.comparison.request.answers import CheckedEpoch, LoadingSample, WrittenStore
-from etl.comparison.request.candidates import Threads
+from etl.comparison.request.candidates import CpuSplit
 from etl.measuring.sample import Sample
 from etl.measuring.statistics import MIN_ROUNDS
 
@@ -47,7 +47,7 @@ class Evidence:
         True if it ran in the Python of the comparison.
     sameness : Sameness
         How far its records are those of the reference.
-    threads : Threads
+    threads : CpuSplit
         The threads that it was given.
     check : CheckedEpoch
         Its untimed epoch.
@@ -63,7 +63,7 @@ class Evidence:
     is_foreign: bool
     shares_python: bool
     sameness: Sameness
-    threads: Threads
+    threads: CpuSplit
     check: CheckedEpoch
     samples: Mapping[int, Sample]
     parts: Parts
@@ -71,7 +71,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class FairnessConditions:
     """Conditions that are the same for all candidates.
 
     Attributes
@@ -116,7 +116,7 @@ class Conditions:
     retaken: int = 0
 
 
-def check_rules(evidence: Mapping[str, Evidence], conditions: Conditions) -> list[Check]:
+def check_rules(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> list[Check]:
     """Check every rule, in order, and return the results. `held` is None for a rule that was switched off."""
     checkers = {
         "samples": _samples,
@@ -148,7 +148,7 @@ def misplaced_pages(samples: Mapping[int, Sample | LoadingSample]) -> int:
 _Found = tuple[str, dict[str, str]]
 
 
-def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
     own, first = _first_own(evidence), next(iter(evidence.values()))
     broken = {}
     shuffled = any(each.sameness.is_shuffled for each in evidence.values())
@@ -185,7 +185,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
     return f"{seen}; {', '.join(levels)}" if levels else seen, broken
 
 
-def _possible_counts(evidence: Evidence, conditions: Conditions) -> set[int]:
+def _possible_counts(evidence: Evidence, conditions: FairnessConditions) -> set[int]:
     """Return how many records as many batches may have as were timed; incomplete ones may come in any order."""
     batches = conditions.ranks * max((sample.epoch.batches for sample in evidence.samples.values()), default=0)
     sizes = sorted(evidence.check.content.batch_sizes)
@@ -202,7 +202,7 @@ def _first_own(evidence: Mapping[str, Evidence]) -> str:
     return next((name for name, each in evidence.items() if not each.is_foreign), next(iter(evidence)))
 
 
-def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
     if conditions.simulated_seconds is not None:
         each_step = f"a simulated device takes {conditions.simulated_seconds * 1e3:g} ms per batch for every strategy"
         return f"{each_step}; {_steps(conditions)}", {}
@@ -239,7 +239,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
     )
 
 
-def _steps(conditions: Conditions) -> str:
+def _steps(conditions: FairnessConditions) -> str:
     if conditions.waits_for_steps:
         return "the training loop waited for each step, as requested"
     return "at most one step was in flight while the next batch was loaded"
@@ -252,7 +252,7 @@ def _same_score(one: float | None, other: float | None, tolerance: float) -> boo
     return math.isclose(one, other, rel_tol=tolerance) or (math.isnan(one) and math.isnan(other))
 
 
-def _resources(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+def _resources(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
     cpus = len(conditions.affinity)
     broken = {}
     busiest = 0.0
@@ -281,7 +281,7 @@ def _resources(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Fou
     return seen, broken
 
 
-def _has_other_threads(evidence: Evidence, sample: Sample, conditions: Conditions) -> bool:
+def _has_other_threads(evidence: Evidence, sample: Sample, conditions: FairnessConditions) -> bool:
     """Return True if a strategy of this package computed with other threads than it was given.
 
     How a user's loader splits its CPUs is its own affair.
@@ -291,7 +291,7 @@ def _has_other_threads(evidence: Evidence, sample: Sample, conditions: Condition
     return sample.torch_threads != evidence.threads.compute
 
 
-def _cache(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+def _cache(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
     wanted = "in" if conditions.cache == "warm" else "out of"
     broken = {}
     for name, each in evidence.items():
@@ -312,7 +312,7 @@ def _cache(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     return seen, broken
 
 
-def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
+def _cost(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:  # noqa: ARG001
     broken = {
         name: "the cost of writing its store was not measured"
         for name, each in evidence.items()
@@ -331,7 +331,7 @@ def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  
     return "; ".join([seen, *starts]), broken
 
 
-def _noise(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+def _noise(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
     fewest = min((len(each.samples) for each in evidence.values()), default=0)
     seen = (
         f"rounds: {conditions.rounds}, in balanced order, each in a new server with a newly randomized memory layout; "
@@ -356,7 +356,7 @@ def _throttled(evidence: Mapping[str, Evidence]) -> float:
     return max((statistics.median(each) for each in samples if each), default=0.0)
 
 
-def _loaded(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
+def _loaded(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:  # noqa: ARG001
     broken = {
         name: f"{each.check.pages_absent:,} pages of its batches were not in memory when compute began"
         for name, each in evidence.items()
@@ -371,7 +371,7 @@ def _loaded(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     return "; ".join([seen, *unread]), broken
 
 
-def _sum(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
+def _sum(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:  # noqa: ARG001
     shares = {name: each.parts.unexplained_seconds / each.parts.wall_seconds for name, each in evidence.items()}
     broken = {
         name: f"{share:.2%} of its wall time is unexplained"

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from etl.comparison.request.epoch_content import EpochContent, Signatures
-from etl.measuring.arrays import Layout
+from etl.measuring.arrays import ArraySpec
 from etl.measuring.values import JsonValues
 
 Level = Literal["identical", "same records", "close", "same amount"]
@@ -167,13 +167,13 @@ def is_shuffled(displacement: float, batch_size: int, records: int) -> bool | No
     return displacement >= batch_size if records >= MIN_SHUFFLED_BATCHES * batch_size else None
 
 
-def describe_layouts(layouts: Iterable[Layout]) -> str:
+def describe_layouts(layouts: Iterable[ArraySpec]) -> str:
     """Return dtypes and shapes in words, such as "float32 (3, 224, 224), int64 ()"; "*" for a length that varies."""
     shapes = [(dtype, ", ".join("*" if n == -1 else str(n) for n in shape)) for dtype, shape in layouts]
     return ", ".join(f"{dtype} ({shape})" for dtype, shape in shapes) or "empty"
 
 
-def _amounts(layouts: Sequence[Layout]) -> list[tuple[str, list[int]]]:
+def _amounts(layouts: Sequence[ArraySpec]) -> list[tuple[str, list[int]]]:
     """Return what must agree. The order of arrays and axes may differ, and the width of a single integer, the label."""
     return sorted(
         ("integer" if not any(n != 1 for n in shape) and "int" in dtype else dtype, sorted(shape))

@@ -1,6 +1,6 @@
 """Predictions for elsewhere: a model of an epoch with other CPUs, compute or storage, from measured costs.
 
-A training loop that loads itself waits for every record: for its CPU time, for a slow source and for the disk. Threads
+A training loop that loads itself waits for every record: for its CPU time, for a slow source and for the disk. CpuSplit
 that load ahead share all of that, but no number of threads reads faster than the disk. This is only arithmetic:
 `costs.py` takes the costs from the measurements of a comparison.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from etl.comparison.judge.prediction import Slowdowns, overlapped_seconds
-from etl.comparison.request.candidates import Threads
+from etl.comparison.request.candidates import CpuSplit
 from etl.comparison.request.scenario import WhatIf
 
 # The utilisation for which CPUs are counted, and the most CPUs that are tried.
@@ -30,7 +30,7 @@ MIN_EFFECT, FLAT = 0.03, 1e-3
 
 
 @dataclass(frozen=True)
-class Costs:
+class LoadingCosts:
     """Measured costs of one strategy. Seconds and bytes are per batch unless another unit is named.
 
     Attributes
@@ -41,7 +41,7 @@ class Costs:
         CPUs that were used.
     is_ahead : bool
         True if threads or processes load during compute; False if the training loop loads.
-    threads : Threads
+    threads : CpuSplit
         The CPU split that was measured.
     load_seconds : float
         Loading with these threads and nothing else running.
@@ -76,7 +76,7 @@ class Costs:
     batches: float
     cpus: int
     is_ahead: bool
-    threads: Threads
+    threads: CpuSplit
     load_seconds: float
     start_seconds: float
     one_thread_seconds: float
@@ -122,7 +122,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PredictedEpoch:
     """An epoch as the model has it, with the fastest of the CPU splits that a comparison would try.
 
     Attributes
@@ -140,24 +140,24 @@ class Outcome:
     accelerator_utilisation: float
 
 
-def outcome(costs: Costs, cpus: int | None = None) -> Outcome:
+def outcome(costs: LoadingCosts, cpus: int | None = None) -> PredictedEpoch:
     """Return the epoch of a strategy on `cpus` CPUs, by default on as many as were measured."""
     cpus = costs.cpus if cpus is None else cpus
     return min((_of_split(costs, each, cpus) for each in _splits(costs, cpus)), key=lambda each: each.wall_seconds)
 
 
-def changed(costs: Costs, scenario: WhatIf) -> Costs:
+def changed(costs: LoadingCosts, scenario: WhatIf) -> LoadingCosts:
     """Return the costs of a strategy with the compute and the storage of `scenario`; its CPUs are another matter.
 
     Parameters
     ----------
-    costs : Costs
+    costs : LoadingCosts
         Measured costs. The disk was read if `disk_seconds` is above 0.
     """
     if scenario.compute_seconds is not None:
         if costs.is_ahead and not costs.is_on_device:  # then all CPUs are free to load, and compute disturbs nothing
             contention = max(0.0, costs.contention)
-            costs = replace(costs, threads=Threads(1, costs.cpus), contention=contention, adjustment=1.0)
+            costs = replace(costs, threads=CpuSplit(1, costs.cpus), contention=contention, adjustment=1.0)
         costs = replace(costs, compute_seconds={1: scenario.compute_seconds}, is_on_device=True)
     if scenario.compute_factor is not None:
         factor = scenario.compute_factor
@@ -174,12 +174,12 @@ def contention_of(threads: int, seconds: float, one_thread_seconds: float) -> fl
     return (threads * seconds / one_thread_seconds - 1) / (threads - 1) if threads > 1 else 0.0
 
 
-def fewest_cpus(costs: Costs) -> int | None:
+def fewest_cpus(costs: LoadingCosts) -> int | None:
     """Return the fewest CPUs for a utilisation of `UTILISATION_WANTED`; None if no number is enough."""
     return next((cpus for cpus in range(1, MAX_CPUS + 1) if _is_used(outcome(costs, cpus))), None)
 
 
-def why_never_used(costs: Costs) -> str:
+def why_never_used(costs: LoadingCosts) -> str:
     """Return what keeps the utilisation below `UTILISATION_WANTED` with any number of CPUs."""
     if costs.disk_seconds > 0 and fewest_cpus(replace(costs, disk_seconds=0.0)) is not None:
         return "the disk is too slow"
@@ -192,7 +192,7 @@ def why_never_used(costs: Costs) -> str:
     return f"{MAX_CPUS} CPUs are too few"
 
 
-def adjusted(costs: Costs, wall_seconds: float) -> Costs:
+def adjusted(costs: LoadingCosts, wall_seconds: float) -> LoadingCosts:
     """Return costs with which the model gives the measured wall time of an epoch, if that depends on loading."""
 
     def wall(adjustment: float) -> float:
@@ -210,7 +210,7 @@ def adjusted(costs: Costs, wall_seconds: float) -> Costs:
     return replace(costs, adjustment=math.sqrt(low * high))
 
 
-def extrapolated(costs: Costs, scenario: WhatIf) -> list[str]:
+def extrapolated(costs: LoadingCosts, scenario: WhatIf) -> list[str]:
     """Return how far a scenario is beyond what was measured and validated: one reason each, none if it is not."""
     reasons = []
     if scenario.cpus is not None and scenario.cpus > costs.cpus:
@@ -234,11 +234,11 @@ def _within(value: float, bounds: tuple[float, float]) -> bool:
     return bounds[0] * (1 - 1e-9) <= value <= bounds[1] * (1 + 1e-9)
 
 
-def _is_used(found: Outcome) -> bool:
+def _is_used(found: PredictedEpoch) -> bool:
     return found.accelerator_utilisation >= UTILISATION_WANTED
 
 
-def _splits(costs: Costs, cpus: int) -> list[Threads]:
+def _splits(costs: LoadingCosts, cpus: int) -> list[CpuSplit]:
     """Return the CPU splits that a comparison tries on `cpus` CPUs; on as many as were measured, the measured one.
 
     See `Workload.splits`.
@@ -246,14 +246,19 @@ def _splits(costs: Costs, cpus: int) -> list[Threads]:
     if cpus == costs.cpus:
         return [costs.threads]
     if not costs.is_ahead:
-        return [Threads(threads, 0) for threads in {1, cpus}]
+        return [CpuSplit(threads, 0) for threads in {1, cpus}]
     if costs.is_on_device:
-        return [Threads(1, cpus)]
+        return [CpuSplit(1, cpus)]
     half, all_but_one = max(1, cpus // 2), max(1, cpus - 1)
-    return [Threads(max(1, cpus - half), half), Threads(all_but_one, 1), Threads(1, all_but_one), Threads(cpus, cpus)]
+    return [
+        CpuSplit(max(1, cpus - half), half),
+        CpuSplit(all_but_one, 1),
+        CpuSplit(1, all_but_one),
+        CpuSplit(cpus, cpus),
+    ]
 
 
-def _of_split(costs: Costs, split: Threads, cpus: int) -> Outcome:
+def _of_split(costs: LoadingCosts, split: CpuSplit, cpus: int) -> PredictedEpoch:
     load, compute = costs.loading(max(1, split.loading), cpus), costs.computing(split.compute)
     rest = costs.batches - 1
     if costs.is_ahead or (costs.is_on_device and not costs.waits_for_steps):
@@ -267,10 +272,10 @@ def _of_split(costs: Costs, split: Threads, cpus: int) -> Outcome:
         stall = costs.batches * load
         wall = stall + costs.batches * compute
     wall += costs.start_seconds + costs.batches * costs.harness_seconds
-    return Outcome(wall, stall + costs.start_seconds, costs.batches * compute / wall)
+    return PredictedEpoch(wall, stall + costs.start_seconds, costs.batches * compute / wall)
 
 
-def _slowdowns(costs: Costs, split: Threads, cpus: int) -> Slowdowns:
+def _slowdowns(costs: LoadingCosts, split: CpuSplit, cpus: int) -> Slowdowns:
     """Return the factors by which loading and compute slow each other down with a split of `cpus` CPUs."""
     if costs.is_on_device:
         return 1.0, 1.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.comparison.request.candidates import Threads
+from etl.comparison.request.candidates import CpuSplit
 from etl.comparison.request.epoch_content import EpochContent
 from etl.measuring.clock import Split
 from etl.measuring.sample import Sample
@@ -45,7 +45,7 @@ class SplitProfile:
 
 
 @dataclass(frozen=True)
-class Profile(JsonValues):
+class PipelineProfile(JsonValues):
     """Profile of the raw pipeline, measured before any strategy.
 
     Attributes
@@ -71,7 +71,7 @@ class Profile(JsonValues):
     device: str
     model: str
 
-    def split(self, threads: Threads) -> SplitProfile | None:
+    def split(self, threads: CpuSplit) -> SplitProfile | None:
         """Return the profile of a CPU split; None if the split has no loading threads."""
         wanted = (threads.compute, threads.loading)
         if not threads.loading:

@@ -139,7 +139,7 @@ class StoreKind(JsonValues):
 
 
 @dataclass(frozen=True)
-class Threads(JsonValues):
+class CpuSplit(JsonValues):
     """A CPU split: the threads of a candidate.
 
     Attributes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etl.measuring.arrays import Layout
+from etl.measuring.arrays import ArraySpec
 from etl.measuring.values import JsonValues
 
 
@@ -20,7 +20,7 @@ class EpochContent(JsonValues):
         `digest_of` each batch.
     records : list of text
         `record_digests` of all records, in the order in which they came.
-    layouts : list of Layout
+    layouts : list of ArraySpec
         `layout_of` the batches, merged: the dtypes and shapes of a record.
     batch_sizes : list of int
         Records of each batch.
@@ -31,7 +31,7 @@ class EpochContent(JsonValues):
 
     digests: list[str]
     records: list[str]
-    layouts: list[Layout]
+    layouts: list[ArraySpec]
     batch_sizes: list[int]
     signatures: str | None = None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from etl.comparison.request.candidates import Candidate, StoreKind, Threads
-from etl.comparison.request.user_loader import UserLoader
+from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
+from etl.comparison.request.loader_request import UserLoader
 from etl.measuring.ranks import Rank
 from etl.measuring.sample import Recipe
 from etl.measuring.values import JsonValues
@@ -30,7 +30,7 @@ class MeasuringRequest(JsonValues):
         The rank that it loads and computes for.
     candidate : Candidate or None
         The way to load; None for "profile" and "write".
-    threads : Threads or None
+    threads : CpuSplit or None
         Its CPU split.
     loader : UserLoader or None
         Its loader, if it is a user's.
@@ -46,7 +46,7 @@ class MeasuringRequest(JsonValues):
         How much of a second epoch is looked at ("check", user loaders).
     counts : list of int
         Numbers of compute threads that are timed ("check", "profile").
-    splits : list of Threads
+    splits : list of CpuSplit
         CPU splits that are timed ("profile").
     arrays_file : str
         New file for signatures of the records ("check").
@@ -59,7 +59,7 @@ class MeasuringRequest(JsonValues):
     affinity: list[int]
     rank: Rank
     candidate: Candidate | None = None
-    threads: Threads | None = None
+    threads: CpuSplit | None = None
     loader: UserLoader | None = None
     compute_threads: int | None = None
     recipe: Recipe = field(default_factory=Recipe)
@@ -67,7 +67,7 @@ class MeasuringRequest(JsonValues):
     trains: bool = False
     again: str = ""
     counts: list[int] = field(default_factory=list)
-    splits: list[Threads] = field(default_factory=list)
+    splits: list[CpuSplit] = field(default_factory=list)
     arrays_file: str = ""
     store: StoreKind | None = None
     jobs: int = 1

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import presave
-from etl.comparison.request.candidates import Candidate, StoreKind, Threads
+from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
 from etl.comparison.request.conditions import Conditions
-from etl.comparison.request.records import Subset, UserLoaderSource
+from etl.comparison.request.loader_request import UserLoader, files_below, task_of
 from etl.comparison.request.settings import Settings
-from etl.comparison.request.user_loader import UserLoader, files_below, task_of
+from etl.comparison.request.subset import Subset, UserLoaderSource
 from etl.iterators import BatchIterator, PresavedIterator, RawIterator
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import Loader
@@ -135,7 +135,7 @@ class Work:
         return presave.open_store(self.store_path(candidate.store), trusted=True)
 
     def iterator(
-        self, candidate: Candidate, threads: Threads, watch: Callable[[Loader], Loader] | None = None
+        self, candidate: Candidate, threads: CpuSplit, watch: Callable[[Loader], Loader] | None = None
     ) -> BatchIterator:
         """Return the iterator that `candidate` trains from. All candidates shuffle with the same seed.
 

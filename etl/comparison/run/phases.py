@@ -11,14 +11,14 @@ from etl.comparison.judge.contradictions import check_report
 from etl.comparison.judge.make_report import make_report
 from etl.comparison.judge.report import Report, Timeline
 from etl.comparison.judge.results import Measurements
-from etl.comparison.request.answers import CheckedEpoch, Profile, TuningSample
-from etl.comparison.request.candidates import Candidate, Threads
-from etl.comparison.request.records import UserLoaderSource
+from etl.comparison.request.answers import CheckedEpoch, PipelineProfile, TuningSample
+from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.settings import Settings
+from etl.comparison.request.subset import UserLoaderSource
+from etl.comparison.run.comparison_progress import ComparisonProgress
+from etl.comparison.run.comparison_rounds import ComparisonRounds
+from etl.comparison.run.measuring_processes import MeasuringProcesses
 from etl.comparison.run.preparation import Preparation, opened_workload
-from etl.comparison.run.processes import Processes
-from etl.comparison.run.progress import ComparisonProgress
-from etl.comparison.run.rounds import ComparisonRounds
 from etl.comparison.run.schedule import (
     USUAL_SECONDS,
     Pace,
@@ -72,13 +72,13 @@ class _Comparison:
         self._loading_only = [each for each in workload.stage_candidates() if each not in self._candidates]
         self._memory = self._settings.memory_nbytes or available_nbytes()
         self._checks: dict[Candidate, CheckedEpoch] = {}
-        self._trials: dict[Candidate, dict[Threads, list[float]]] = {}
-        self._profile = Profile([], {}, [], 0.0, "none", workload.settings.model or "")
+        self._trials: dict[Candidate, dict[CpuSplit, list[float]]] = {}
+        self._profile = PipelineProfile([], {}, [], 0.0, "none", workload.settings.model or "")
         self._gave_way = ""
         self._preparation: Preparation
 
     def run(self) -> Report:
-        with Processes(self._workload, self._affinity) as processes:
+        with MeasuringProcesses(self._workload, self._affinity) as processes:
             self._preparation = preparation = Preparation(
                 self._workload, processes, len(self._affinity), self._progress
             )
@@ -135,7 +135,7 @@ class _Comparison:
         """When the time of the comparison ends; that of candidates that failed is not taken from the others."""
         return self._began + self._settings.budget_seconds + self._preparation.lost
 
-    def _look(self, processes: Processes) -> dict[Candidate, Pace]:
+    def _look(self, processes: MeasuringProcesses) -> dict[Candidate, Pace]:
         """Get what the candidates read, check an epoch of each, and choose how it splits its CPUs.
 
         Return the pace of each that can run.
@@ -154,7 +154,7 @@ class _Comparison:
         own = [each for each in self._preparation.own if self._preparation.can_run(each)]
         return [each for each in own if len(self._workload.splits(each)) > 1]
 
-    def _choose_split(self, processes: Processes, candidate: Candidate) -> TuningSample | None:
+    def _choose_split(self, processes: MeasuringProcesses, candidate: Candidate) -> TuningSample | None:
         """Choose how `candidate` splits its CPUs, and return a sample of that; None if it failed.
 
         A split that is clearly slower than the best loses after one sample. The rounds measure the chosen one again: no
@@ -163,7 +163,7 @@ class _Comparison:
         workload = self._workload
         splits = workload.splits(candidate)
         batches = min(workload.epoch_batches(candidate), workload.start_up_batches(candidate) + PILOT_BATCHES)
-        taken: dict[Threads, list[TuningSample]] = {each: [] for each in splits}
+        taken: dict[CpuSplit, list[TuningSample]] = {each: [] for each in splits}
         workload.chosen.pop(candidate, None)
         chosen = splits[0]
         try:
@@ -186,7 +186,7 @@ class _Comparison:
         }
         return taken[chosen][-1] if taken[chosen] else None
 
-    def _check(self, processes: Processes) -> None:
+    def _check(self, processes: MeasuringProcesses) -> None:
         """Digest an untimed epoch of each candidate, and train on its first batches."""
         workload, own = self._workload, self._preparation.own
         compute_threads = min(self._threads(each).compute for each in own or self._candidates)
@@ -219,7 +219,7 @@ class _Comparison:
             return []
         return sorted({self._workload.cpus, max(1, self._workload.cpus // 2), 1}, reverse=True)
 
-    def _measure(self, processes: Processes, recipes: Mapping[Candidate, Recipe]) -> ComparisonRounds:
+    def _measure(self, processes: MeasuringProcesses, recipes: Mapping[Candidate, Recipe]) -> ComparisonRounds:
         wanted = self._settings.rounds or USUAL_ROUNDS
 
         def show(done: int) -> None:
@@ -246,7 +246,7 @@ class _Comparison:
         self._gave_way = describe_schedule(self._workload, wanted, time.monotonic() > self._deadline)
         return rounds
 
-    def _trace(self, processes: Processes, rounds: ComparisonRounds) -> list[Timeline]:
+    def _trace(self, processes: MeasuringProcesses, rounds: ComparisonRounds) -> list[Timeline]:
         """Return one timeline per strategy.
 
         Strategies that load ahead in threads are traced in a separate run. The timelines of all others were recorded in
@@ -268,7 +268,7 @@ class _Comparison:
             timelines.append(Timeline(self._workload.name(candidate), spans.waits, spans.computes, spans.loads))
         return timelines
 
-    def _threads(self, candidate: Candidate) -> Threads:
+    def _threads(self, candidate: Candidate) -> CpuSplit:
         return self._workload.threads(candidate)
 
     def _progress(self, phase: str, done: int, total: int | None) -> None:

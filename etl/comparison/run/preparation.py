@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from etl.comparison.request.answers import Profile, WrittenStore
+from etl.comparison.request.answers import PipelineProfile, WrittenStore
 from etl.comparison.request.candidates import Candidate, StoreKind
-from etl.comparison.request.records import UserLoaderSource
 from etl.comparison.request.settings import Settings
-from etl.comparison.run.processes import Processes
+from etl.comparison.request.subset import UserLoaderSource
+from etl.comparison.run.measuring_processes import MeasuringProcesses
 from etl.comparison.run.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.measuring.ranks import cpus_of_rank
@@ -71,7 +71,11 @@ class Preparation:
     """
 
     def __init__(
-        self, workload: Workload, processes: Processes, cpus: int, progress: Callable[[str, int, int | None], None]
+        self,
+        workload: Workload,
+        processes: MeasuringProcesses,
+        cpus: int,
+        progress: Callable[[str, int, int | None], None],
     ) -> None:
         self._workload = workload
         self._settings = workload.settings
@@ -91,10 +95,10 @@ class Preparation:
             self.failed = {each: self.randomness for each in self.candidates if each.is_presaved}
             self.raise_if_all_failed()
 
-    def take_profile(self) -> Profile:
+    def take_profile(self) -> PipelineProfile:
         """Profile the raw pipeline, unless only user loaders are compared."""
         if not self.own:
-            return Profile([], {}, [], 0.0, "none", self._settings.model or "")
+            return PipelineProfile([], {}, [], 0.0, "none", self._settings.model or "")
         self._progress("profile", 0, 1)
         return self._processes.profile()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from etl.comparison.judge.prepared_work import PreparedWork
 from etl.comparison.request.answers import TriedLoader
-from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.candidates import Candidate, CpuSplit
+from etl.comparison.request.loader_request import UserLoader
 from etl.comparison.request.settings import Settings
-from etl.comparison.request.user_loader import UserLoader
 from etl.comparison.request.work import Work
 from etl.measuring.sample import Recipe
 from etl.sources import ImageFolder
@@ -41,7 +41,7 @@ class Workload(Work):
     def __init__(self, settings: Settings, folder: Path, cpus: int) -> None:
         super().__init__(settings, folder, cpus)
         self.plain_compute_threads: int | None = None
-        self.chosen: dict[Candidate, Threads] = {}
+        self.chosen: dict[Candidate, CpuSplit] = {}
         self.is_on_device = False
         self.tried: dict[Candidate, TriedLoader] = {}
         self.prepare_seconds_per_record: dict[Candidate, float] = {}
@@ -110,7 +110,7 @@ class Workload(Work):
         stage = f"@{candidate.stage}" if candidate.stage not in (None, usual) else ""
         return f"{label}{f':{candidate.format}' if several else ''}{stage}"
 
-    def threads(self, candidate: Candidate) -> Threads:
+    def threads(self, candidate: Candidate) -> CpuSplit:
         """Return the CPU split of `candidate`.
 
         That is the split that trials chose for it, or for the same candidate with the compared stage. If there is none,
@@ -120,7 +120,7 @@ class Workload(Work):
         chosen = self.chosen.get(candidate) or self.chosen.get(compared)
         return chosen or self.splits(candidate)[0]
 
-    def splits(self, candidate: Candidate) -> list[Threads]:
+    def splits(self, candidate: Candidate) -> list[CpuSplit]:
         """Return the ways to split the CPUs between compute and loading. The first is used if none was chosen.
 
         The usual order is: half of the CPUs for each; all but one for compute; all but one for loading; all for both,
@@ -131,18 +131,18 @@ class Workload(Work):
         """
         compute = candidate.setting("compute_threads")
         if compute is not None:
-            return [Threads(compute, candidate.setting("loading_threads", 0))]
+            return [CpuSplit(compute, candidate.setting("loading_threads", 0))]
         if not candidate.is_ahead or self.prefetch_size(candidate) == 0:
-            return [Threads(self.plain_compute_threads or self.cpus, 0)]
+            return [CpuSplit(self.plain_compute_threads or self.cpus, 0)]
         half, all_but_one = max(1, self.cpus // 2), max(1, self.cpus - 1)
-        halves, all_shared = Threads(max(1, self.cpus - half), half), Threads(self.cpus, self.cpus)
-        found = [halves, Threads(all_but_one, 1), Threads(1, all_but_one), all_shared]
+        halves, all_shared = CpuSplit(max(1, self.cpus - half), half), CpuSplit(self.cpus, self.cpus)
+        found = [halves, CpuSplit(all_but_one, 1), CpuSplit(1, all_but_one), all_shared]
         if self.is_on_device:
-            found.insert(0, Threads(1, all_but_one))
+            found.insert(0, CpuSplit(1, all_but_one))
         if self.settings.simulated_seconds is not None:
-            found = [Threads(1, each.loading) for each in (all_shared, *found)]
+            found = [CpuSplit(1, each.loading) for each in (all_shared, *found)]
         if self.has_one_reader(candidate):
-            found = [Threads(each.compute, 1) for each in found]
+            found = [CpuSplit(each.compute, 1) for each in found]
         return list(dict.fromkeys(found))
 
     def has_one_reader(self, candidate: Candidate) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Bar:
+class ChartBar:
     """A part of a bar.
 
     Attributes
@@ -48,7 +48,7 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Row:
+class ChartRow:
     """A row of a chart: bars from left to right, or a dot.
 
     Attributes
@@ -66,7 +66,7 @@ class Row:
     name: str
     summary: str
     spoken: str
-    bars: list[Bar] = field(default_factory=list)
+    bars: list[ChartBar] = field(default_factory=list)
     dot: Dot | None = None
     warning: str = ""
 
@@ -83,7 +83,7 @@ class Chart:
         Place of the ratio 1.
     """
 
-    rows: list[Row]
+    rows: list[ChartRow]
     marks: list[tuple[float, str]] = field(default_factory=list)
     one: float | None = None
 
@@ -95,14 +95,14 @@ def epoch_bars(report: Report) -> Chart:
     rows = []
     for result in report.strategies:
         bars = [
-            Bar(kind, name, drawn / longest * 100, scale.text(measured))
+            ChartBar(kind, name, drawn / longest * 100, scale.text(measured))
             for kind, name, drawn, measured in _segments(result.parts)
         ]
         wall = scale.text(result.parts.wall_seconds)
         spoken = ", ".join(f"{each.name} {each.text}" for each in bars)
         warning = f"disqualified: {'; '.join(result.disqualified)}" if result.disqualified else ""
         bars = [each for each in bars if each.width > 0]
-        rows.append(Row(result.name, wall, f"{result.name}: {wall} for an epoch: {spoken}", bars, warning=warning))
+        rows.append(ChartRow(result.name, wall, f"{result.name}: {wall} for an epoch: {spoken}", bars, warning=warning))
     return Chart(rows, [(mark / longest * 100, scale.mark(mark)) for mark in linear_marks(longest, scale.size)])
 
 
@@ -143,7 +143,7 @@ def describe_interval(interval: Interval | None) -> str:
     return f"{estimate} ({ends})" if ends else estimate
 
 
-def _ratio_row(result: StrategyResult, axis: RatioAxis) -> Row:
+def _ratio_row(result: StrategyResult, axis: RatioAxis) -> ChartRow:
     kind, dot = _VERDICT_KINDS.get(result.verdict, "unclear"), None
     if result.verdict == "reference":
         dot = Dot(kind, axis.position(1))
@@ -152,7 +152,7 @@ def _ratio_row(result: StrategyResult, axis: RatioAxis) -> Row:
         if result.ratio.low is not None and result.ratio.high is not None:
             dot = Dot(kind, dot.place, axis.position(result.ratio.low), axis.position(result.ratio.high))
     summary = _describe_ratio(result)
-    return Row(result.name, summary, f"{result.name}: {summary}", dot=dot)
+    return ChartRow(result.name, summary, f"{result.name}: {summary}", dot=dot)
 
 
 def _describe_ratio(result: StrategyResult) -> str:
@@ -168,12 +168,12 @@ def _describe_ratio(result: StrategyResult) -> str:
 _COLOURS = 7
 
 
-def stage_bar(profile: ProfileResult) -> Row:
+def stage_bar(profile: ProfileResult) -> ChartRow:
     """Return the time per record as one row, with all stages from left to right."""
     total = sum(each.seconds_per_record for each in profile.stages)
     scale = time_scale([total])
     bars = [
-        Bar(
+        ChartBar(
             f"stage-{index % _COLOURS}",
             stage.name,
             stage.seconds_per_record / total * 100,
@@ -182,7 +182,7 @@ def stage_bar(profile: ProfileResult) -> Row:
         for index, stage in enumerate(profile.stages)
     ]
     parts = "; ".join(f"{each.name}: {each.text}, {percent(each.width / 100)}" for each in bars)
-    return Row("", "", f"Time per record in one thread, {scale.text(total)} in all: {parts}", bars)
+    return ChartRow("", "", f"Time per record in one thread, {scale.text(total)} in all: {parts}", bars)
 
 
 def stage_name(result: StageResult, among: list[StageResult]) -> str:

@@ -15,7 +15,7 @@ from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.settings import Settings
 from etl.comparison.request.work import source_files
 from etl.comparison.run.workload import Workload
-from etl.comparison.tuning.results import TunedStrategy
+from etl.comparison.tuning.tuning_results import TunedStrategy
 from etl.functions import find_function, is_carried, is_function_name
 from etl.sources.identity import stamp
 from presave.files import write_atomically

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.comparison.tuning.results import Tuning
+from etl.comparison.tuning.tuning_results import Tuning
 
 SCHEMA_VERSION = 1
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from etl.comparison.request.answers import TuningSample
 from etl.comparison.request.candidates import Candidate
-from etl.comparison.tuning.results import NEGLIGIBLE
+from etl.comparison.tuning.tuning_results import NEGLIGIBLE
 from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Rounds
 from etl.measuring.statistics import Interval, paired_ratios, ratio_interval

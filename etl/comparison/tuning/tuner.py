@@ -17,12 +17,14 @@ from etl.comparison.judge.sameness import compare_epochs
 from etl.comparison.request.answers import CheckedEpoch, TuningSample
 from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.settings import Settings, label_of
+from etl.comparison.run.comparison_progress import ComparisonProgress
+from etl.comparison.run.measuring_processes import InputError, MeasuringProcesses
 from etl.comparison.run.preparation import Preparation, opened_workload
-from etl.comparison.run.processes import InputError, Processes
-from etl.comparison.run.progress import ComparisonProgress
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.cache import Cache
-from etl.comparison.tuning.results import (
+from etl.comparison.tuning.search import Measured, Search, choose
+from etl.comparison.tuning.space import space_of
+from etl.comparison.tuning.tuning_results import (
     Costs,
     Limits,
     TriedConfiguration,
@@ -30,8 +32,6 @@ from etl.comparison.tuning.results import (
     Tuning,
     with_front,
 )
-from etl.comparison.tuning.search import Measured, Search, choose
-from etl.comparison.tuning.space import space_of
 from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import Interval
 from etl.units import describe_settings
@@ -137,7 +137,7 @@ class _Tuner:
         new = [each for each in candidates if each not in known]
         self._total *= len(new)
         if new:
-            with Processes(self._workload, self._affinity) as processes:
+            with MeasuringProcesses(self._workload, self._affinity) as processes:
                 try:
                     self._tune_all(new, processes, known, kept)
                 except KeyboardInterrupt:
@@ -172,7 +172,7 @@ class _Tuner:
     def _tune_all(
         self,
         candidates: list[Candidate],
-        processes: Processes,
+        processes: MeasuringProcesses,
         known: dict[Candidate, TunedStrategy],
         kept: Mapping[Candidate, Any],
     ) -> None:
@@ -232,7 +232,7 @@ class _OneStrategy:
     def __init__(
         self,
         workload: Workload,
-        processes: Processes,
+        processes: MeasuringProcesses,
         preparation: Preparation,
         candidate: Candidate,
         limits: Limits,

@@ -10,14 +10,14 @@ from typing import Any
 
 import presave
 from etl.comparison.request.answers import WrittenStore
-from etl.comparison.request.candidates import Candidate, StoreKind, Threads
+from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
 from etl.comparison.request.work import Work, source_files
-from etl.comparison.worker.compute import make_compute
+from etl.comparison.worker.make_compute import make_compute
 from etl.loading.batch_plan import Loader
 from etl.loading.loader_clocks import WatchedLoader
 from etl.loading.records import Records
 from etl.measuring.clock import run_epoch, seconds_of_step
-from etl.measuring.epochs import Compute, Epochs, Loading
+from etl.measuring.epochs import Compute, Epochs, MeasuredLoader
 from etl.measuring.meeting import Meeting
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.sample import TIMELINE_BATCHES, WARM_UP_STEPS, Spans, first_copies, loop_spans
@@ -30,16 +30,16 @@ STEPS_SECONDS = 0.1
 def loading_of(
     work: Work,
     candidate: Candidate,
-    threads: Threads,
+    threads: CpuSplit,
     watch: Callable[[Loader], Loader] | None = None,
     meeting: Meeting | None = None,
-) -> Loading:
+) -> MeasuredLoader:
     """Return how `candidate` loads."""
 
     def make() -> Iterable[Any]:
         return work.collated(work.iterator(candidate, threads, watch))
 
-    return Loading(
+    return MeasuredLoader(
         make=make,
         make_compute=functools.partial(make_compute, work),
         files=work.files(candidate),
@@ -70,7 +70,7 @@ def time_threads(counts: Sequence[int], compute: Compute, batch: Any) -> dict[st
     return found
 
 
-def trace_epoch(work: Work, candidate: Candidate, threads: Threads) -> Spans:
+def trace_epoch(work: Work, candidate: Candidate, threads: CpuSplit) -> Spans:
     """Return the spans of waiting, compute and loading in the first batches of an epoch.
 
     This epoch is no sample, since it takes time to record which thread loads what.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from etl.comparison.request.epoch_content import EpochContent, Signatures
-from etl.measuring.arrays import Layout, digest_of, layout_of, merge_layouts, record_digests
+from etl.measuring.arrays import ArraySpec, digest_of, layout_of, merge_layouts, record_digests
 from etl.measuring.signatures import join_signatures, labels_of, signatures_of
 from etl.measuring.structure import record_count
 
@@ -25,7 +25,7 @@ class EpochRecorder:
         self.digests: list[str] = []
         self.records: list[str] = []
         self._batch_sizes: list[int] = []
-        self._layouts: list[Layout] | None = None
+        self._layouts: list[ArraySpec] | None = None
         self._signatures: list[np.ndarray] = []
         self._labels: list[np.ndarray | None] = []
 

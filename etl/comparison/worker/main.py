@@ -9,12 +9,12 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
+from etl.comparison.request.loader_request import task_of
 from etl.comparison.request.measuring_request import MeasuringRequest
 from etl.comparison.request.settings import Settings
-from etl.comparison.request.user_loader import task_of
 from etl.comparison.request.work import Work
 from etl.comparison.worker import user_loader
-from etl.comparison.worker.compute import is_on_device, make_compute, modules_of
+from etl.comparison.worker.make_compute import is_on_device, make_compute, modules_of
 from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
 from etl.kernels import load_kernels

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from etl.comparison.request.answers import Profile, SplitProfile, StageProfile
-from etl.comparison.request.candidates import Threads
+from etl.comparison.request.answers import PipelineProfile, SplitProfile, StageProfile
+from etl.comparison.request.candidates import CpuSplit
 from etl.comparison.request.work import Work, source_files
-from etl.comparison.worker.compute import make_compute
+from etl.comparison.worker.make_compute import make_compute
 from etl.loading.loader_clocks import RecordRun, StageClock
 from etl.measuring.arrays import copy_of
 from etl.measuring.clock import seconds_of_step
@@ -31,7 +31,7 @@ PROFILED_RECORDS, SIZED_RECORDS = 512, 8
 COPIED_NBYTES = 64 << 20
 
 
-def profile_raw_pipeline(work: Work, given: Sequence[Threads], counts: Sequence[int]) -> Profile:
+def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence[int]) -> PipelineProfile:
     """Measure each stage, compute alone with each number of threads, and both at once for each CPU split."""
     # So few records that their files are read repeatedly, like files that stay in memory between epochs.
     work.select(min(PROFILED_RECORDS, len(work.source)))
@@ -67,7 +67,7 @@ def profile_raw_pipeline(work: Work, given: Sequence[Threads], counts: Sequence[
                 split.rates.append(rate)
                 split.loading_slower.append(rate / beside)
                 split.compute_slower.append(step / alone[split.threads.compute][-1])
-    return Profile(
+    return PipelineProfile(
         stages=[
             StageProfile(name, seconds, nbytes)
             for (name, seconds), nbytes in zip(clock.seconds_per_record(), _stage_nbytes(work), strict=True)
@@ -86,7 +86,7 @@ class _SplitTimes:
 
     Attributes
     ----------
-    threads : Threads
+    threads : CpuSplit
         The split.
     rates : list of float
         Records per second that its threads load.
@@ -94,7 +94,7 @@ class _SplitTimes:
         Slowdown factors of loading and of compute if both run at the same time.
     """
 
-    threads: Threads
+    threads: CpuSplit
     rates: list[float] = field(default_factory=list)
     loading_slower: list[float] = field(default_factory=list)
     compute_slower: list[float] = field(default_factory=list)

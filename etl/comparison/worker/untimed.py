@@ -26,7 +26,7 @@ from etl.measuring.arrays import (
 )
 from etl.measuring.clock import run_epoch, seconds_of_step
 from etl.measuring.device import peak_device_memory
-from etl.measuring.epochs import Compute, Epochs, Loading, close_loader
+from etl.measuring.epochs import Compute, Epochs, MeasuredLoader, close_loader
 from etl.measuring.meeting import Meeting
 from etl.measuring.page_cache import absent_pages
 from etl.measuring.process_tree import PeakMemory, mapped_nbytes
@@ -42,7 +42,7 @@ KNOWN_SECONDS = 0.5
 ENDLESS = 2
 
 
-def try_loader(loading: Loading, limit: int | None, step_records: int, seconds: float) -> TriedLoader:
+def try_loader(loading: MeasuredLoader, limit: int | None, step_records: int, seconds: float) -> TriedLoader:
     """Load for a few seconds, and compute: how long an epoch takes is not known yet.
 
     Parameters
@@ -129,7 +129,7 @@ def _workers(loader: Any) -> int:
 
 
 def check_epoch(
-    loading: Loading,
+    loading: MeasuredLoader,
     limit: int | None,
     trains: bool,
     arrays_file: str,
@@ -201,7 +201,7 @@ def check_epoch(
     )
 
 
-def _second_epoch(epochs: Epochs, loading: Loading, again: str) -> list[str]:
+def _second_epoch(epochs: Epochs, loading: MeasuredLoader, again: str) -> list[str]:
     """Return the digests of the records of the next epoch, if it is `again` to be looked at, or of its first batch."""
     found: list[str] = []
     if again:
@@ -231,7 +231,7 @@ def describe_unread(access: Access) -> str:
     return ", ".join(found)
 
 
-def _ended(epochs: Epochs, loading: Loading, waits: list[float]) -> Generator[Any, None, None]:
+def _ended(epochs: Epochs, loading: MeasuredLoader, waits: list[float]) -> Generator[Any, None, None]:
     """Yield the batches of an epoch; raise `ValueError` if it does not end after twice its records.
 
     Parameters
@@ -258,12 +258,12 @@ def _ended(epochs: Epochs, loading: Loading, waits: list[float]) -> Generator[An
         close_loader(batches)
 
 
-def take_tuning_sample(loading: Loading, recipe: Recipe) -> TuningSample:
+def take_tuning_sample(loading: MeasuredLoader, recipe: Recipe) -> TuningSample:
     """Take a sample of training alone, for tuning."""
     return TuningSample.of(take_sample(loading, recipe))
 
 
-def take_loading_sample(loading: Loading) -> LoadingSample:
+def take_loading_sample(loading: MeasuredLoader) -> LoadingSample:
     """Take one sample of loading alone."""
     first_copies(loading)
     with Epochs(loading) as epochs:

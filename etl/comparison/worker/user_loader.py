@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from etl.comparison.request.answers import AuditedSample, FirstTry, TriedLoader, WrittenStore
+from etl.comparison.request.loader_request import UserLoader, files_below, task_of
 from etl.comparison.request.measuring_request import MeasuringRequest
-from etl.comparison.request.user_loader import UserLoader, files_below, task_of
 from etl.comparison.worker.untimed import check_epoch, take_tuning_sample, try_loader
 from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
-from etl.measuring.epochs import Compute, Loading
+from etl.measuring.epochs import Compute, MeasuredLoader
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
@@ -35,9 +35,9 @@ from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime.gc_policy import GcPolicy
 from etl.runtime.heap_policy import HeapPolicy
+from etl.strategies.open_loader import find_prepare, open_loader
 from etl.strategies.settings import declared_settings, present_settings
 from etl.strategies.task import Task
-from etl.strategies.user_loader import find_prepare, open_loader
 from etl.training.compute import Simulated, UserStep, seed_everything
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def answer(
             end_processes()
     if loader.rank.cpus:
         os.sched_setaffinity(0, loader.rank.cpus)  # files are prepared on the CPUs of all ranks
-    loading = Loading(
+    loading = MeasuredLoader(
         make=functools.partial(open_loader, function, task),
         make_compute=functools.partial(_make_compute, loader, task, make_compute),
         files=[*map(Path, loader.files), *files_below(Path(loader.folder))],

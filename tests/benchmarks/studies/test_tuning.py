@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.datasets import DATA_VARIABLE, find_sequences, find_table
 from benchmarks.studies import tuning
-from benchmarks.studies.tuning import WORKLOADS, Outcome, Workload, main
+from benchmarks.studies.tuning import WORKLOADS, Regret, TunedWork, main
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -32,7 +32,7 @@ def test_data_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_choice_is_measured_against_its_grid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = Workload(
+    small = TunedWork(
         "table",
         "async-raw",
         {"batch_size": 64, "compute": "simulated:1ms", "records": 256, "table_options": {"label": "kind"}},
@@ -45,7 +45,7 @@ def test_a_choice_is_measured_against_its_grid(
     call += ["--samples", str(tmp_path / "study.jsonl")]
     assert main(call) == 0
     (line,) = (tmp_path / "study.jsonl").read_text().splitlines()[1:]
-    outcome = Outcome.from_json(json.loads(line)["result"])
+    outcome = Regret.from_json(json.loads(line)["result"])
     assert outcome.combinations == 3
     assert set(outcome.rounds) == {"choice", "best 1", "best 2", "best 3", "given"}
     assert outcome.regret_high is None  # one round

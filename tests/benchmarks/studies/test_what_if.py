@@ -13,8 +13,8 @@ from rich.console import Console
 
 from benchmarks.studies.what_if import (
     Case,
+    CaseEpoch,
     CaseResult,
-    Epoch,
     Errors,
     Predicted,
     held_in_page_cache,
@@ -30,14 +30,14 @@ from etl.measuring.page_cache import pages_outside
 
 def test_errors_are_those_of_the_medians_of_all_turns() -> None:
     results = {
-        (turn, case): CaseResult([Epoch("raw", seconds, 0.4)], predicted)
+        (turn, case): CaseResult([CaseEpoch("raw", seconds, 0.4)], predicted)
         for turn, (guess, measured) in enumerate(((1.0, 1.0), (1.1, 1.0), (5.0, 9.0)))
         for case, seconds, predicted in (
             # The last is a case that was not measured.
             (
                 "reference",
                 2.0,
-                {"other": [Epoch("raw", guess, 0.5, ["a reason"])], "nowhere": [Epoch("raw", 1.0, 1.0)]},
+                {"other": [CaseEpoch("raw", guess, 0.5, ["a reason"])], "nowhere": [CaseEpoch("raw", 1.0, 1.0)]},
             ),
             ("other", measured, {}),
         )

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from etl.comparison.tuning.page import render_tuning_page
-from etl.comparison.tuning.results import Tuning
+from etl.comparison.tuning.tuning_page import render_tuning_page
+from etl.comparison.tuning.tuning_results import Tuning
 from tests import tuning_results
 from tests.browser import find_chromium, render, serve
 from tests.comparison_reports import HOSTILE

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.comparison.tuning.document import SCHEMA_VERSION, tuning_json
-from etl.comparison.tuning.results import (
+from etl.comparison.tuning.tuning_results import (
     Costs,
     Limits,
     TriedConfiguration,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etl.comparison.request.answers import TriedLoader
-from etl.comparison.request.candidates import Candidate, Threads
+from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.space import Dimension, Space, space_of
@@ -61,7 +61,7 @@ def test_all_splits_are_tried_with_shared_cpus_among_them(table: Path) -> None:
     space = space_of(workload, workload.candidates()[0], False)
     candidates = [space.candidate(each) for each in space.neighbours({})]
     threads = {workload.threads(each) for each in candidates}
-    assert {Threads(1, 1), Threads(2, 2)} <= threads | {workload.threads(space.candidate({}))}
+    assert {CpuSplit(1, 1), CpuSplit(2, 2)} <= threads | {workload.threads(space.candidate({}))}
 
 
 def test_decoders_are_varied_unless_pixels_must_be_the_same(photographs: Path) -> None:

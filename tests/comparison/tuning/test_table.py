@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.output import PlainConsole
-from etl.comparison.tuning.results import Tuning
-from etl.comparison.tuning.table import MAX_ROWS, mark_of, show_tuning, shown_configurations
+from etl.comparison.tuning.tuning_results import Tuning
+from etl.comparison.tuning.tuning_table import MAX_ROWS, mark_of, show_tuning, shown_configurations
 from tests import tuning_results
 from tests.comparison_reports import HOSTILE
 from tests.tuning_results import configuration, strategy

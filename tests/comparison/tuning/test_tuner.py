@@ -16,8 +16,8 @@ import etl
 from etl.commands import main
 from etl.comparison.request.answers import TuningSample
 from etl.comparison.request.candidates import Candidate
-from etl.comparison.run.processes import InputError, Processes
-from etl.comparison.tuning.results import Tuning
+from etl.comparison.run.measuring_processes import InputError, MeasuringProcesses
+from etl.comparison.tuning.tuning_results import Tuning
 from tests.scratch import ROOT
 
 # The time that they have must be theirs: which settings are tried depends on it.
@@ -145,14 +145,14 @@ def test_limits_are_kept(project: Path, table: Path) -> None:
 def test_a_budget_that_starting_uses_up_still_measures_what_was_given_and_keeps_it(
     project: Path, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = Processes.tune
+    take = MeasuringProcesses.tune
 
-    def fail_for_raw(processes: Processes, candidate: Candidate, *arguments: Any) -> TuningSample:
+    def fail_for_raw(processes: MeasuringProcesses, candidate: Candidate, *arguments: Any) -> TuningSample:
         if candidate.strategy == "raw":
             raise InputError("record 7 of it is damaged")
         return take(processes, candidate, *arguments)
 
-    monkeypatch.setattr(Processes, "tune", fail_for_raw)
+    monkeypatch.setattr(MeasuringProcesses, "tune", fail_for_raw)
     settings = {"table_options": {"label": "kind"}, "batch_size": 16, "compute": "simulated:2ms"}
     tuning = etl.tune(str(table), ["presaved", "raw"], budget=0.1, tuning_cache=str(project / "cache"), **settings)
     (saved,) = tuning.strategies

@@ -1,4 +1,4 @@
-"""Measurements in fresh processes: the client of the server in `handlers.py`."""
+"""Measurements in fresh processes: the client of the servers of `worker`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from etl.comparison.request.answers import (
     CheckedEpoch,
     FirstTry,
     LoadingSample,
-    Profile,
+    PipelineProfile,
     TriedLoader,
     TuningSample,
     WrittenStore,
@@ -70,7 +70,7 @@ class InputError(ValueError):
     """The input of the comparison is wrong: the source, a record, the model or a setting."""
 
 
-class Processes:
+class MeasuringProcesses:
     """A context manager around servers, which fork a fresh process for each measurement.
 
     One server measures everything, except for user loaders that run in another Python, that leave threads behind
@@ -168,7 +168,7 @@ class Processes:
             self._servers.renew()
         self._is_common_tried = True
 
-    def profile(self) -> Profile:
+    def profile(self) -> PipelineProfile:
         """Return the profile of the raw pipeline."""
         workload = self._workload
         kinds = [
@@ -178,7 +178,7 @@ class Processes:
         splits = [split for each in kinds for split in workload.splits(each)]
         counts = [workload.cpus, *(each.compute for each in splits)]
         splits = [each for each in splits if each.loading]
-        return self._ask(Profile, "profile", splits=[*dict.fromkeys(splits)], counts=[*dict.fromkeys(counts)])
+        return self._ask(PipelineProfile, "profile", splits=[*dict.fromkeys(splits)], counts=[*dict.fromkeys(counts)])
 
     def write(self, store: StoreKind, jobs: int) -> WrittenStore:
         """Write a store in `jobs` worker processes, and return its cost."""

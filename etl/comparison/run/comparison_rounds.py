@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from etl.comparison.request.answers import AuditedSample, LoadingSample
 from etl.comparison.request.candidates import Candidate
-from etl.comparison.run.processes import Processes
+from etl.comparison.run.measuring_processes import MeasuringProcesses
 from etl.measuring.noise import NoiseGate
 from etl.measuring.processes import MeasurementError
-from etl.measuring.rounds import Place, Rounds
+from etl.measuring.rounds import Rounds, SamplePlace
 from etl.measuring.sample import Recipe
 from etl.measuring.statistics import MIN_ROUNDS
 
@@ -45,7 +45,7 @@ class ComparisonRounds:
         self,
         recipes: Mapping[Candidate, Recipe],
         loading_only: Sequence[Candidate],
-        processes: Processes,
+        processes: MeasuringProcesses,
         *,
         etl_alone_rounds: int,
         seed: int | None,
@@ -84,7 +84,7 @@ class ComparisonRounds:
         return self._rounds.seed
 
     @property
-    def places(self) -> Mapping[Candidate, Mapping[int, Place]]:
+    def places(self) -> Mapping[Candidate, Mapping[int, SamplePlace]]:
         """Places of the samples, by candidate and round."""
         return self._rounds.places
 

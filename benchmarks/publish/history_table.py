@@ -1,4 +1,4 @@
-"""Print asv's results of the strategies as one table: `python -m benchmarks.publish.table [COMMIT]`."""
+"""Print asv's results of the strategies as one table: `python -m benchmarks.publish.history_table [COMMIT]`."""
 
 from __future__ import annotations
 

@@ -217,8 +217,8 @@ class Tuning(JsonValues):
 
     def __str__(self) -> str:
         """Return the tables of `etl tune`."""
-        from etl.comparison.show.table import as_text
-        from etl.comparison.tuning.table import show_tuning
+        from etl.comparison.show.report_table import as_text
+        from etl.comparison.tuning.tuning_table import show_tuning
 
         return as_text(lambda console: show_tuning(self, console))
 
@@ -228,7 +228,7 @@ class Tuning(JsonValues):
     def _repr_html_(self) -> str:
         """Return the page in a frame, for notebooks."""
         from etl.comparison.show.page import framed
-        from etl.comparison.tuning.page import render_tuning_page
+        from etl.comparison.tuning.tuning_page import render_tuning_page
 
         return framed(render_tuning_page(self), "tuning")
 

@@ -29,8 +29,8 @@ from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.measure import CellMetrics, CellResults, cpus_of_cells, disqualify_other_amounts, measure_cells
 from benchmarks.measuring.arrays import leaves_in
 from benchmarks.measuring.clock import EpochMetrics, Split
-from benchmarks.user_loader import check_functions, find_function, open_loader, prepare_loaders
-from benchmarks.workload import Data, Loader, compute_threads, make_data, unsupported_reason
+from benchmarks.user_loaders import check_functions, find_function, open_loader, prepare_loaders
+from benchmarks.workload import Data, PreparedLoader, compute_threads, make_data, unsupported_reason
 
 ROOT = Path(__file__).parents[2]
 LOADERS = "tests.photograph_loaders"
@@ -213,7 +213,7 @@ def test_what_prepares_a_loader_is_run_once_and_its_cost_is_known(data: Data, re
     assert stored.nbytes == sum(file.stat().st_size for file in Path(stored.folder).iterdir())
     assert stored.nbytes > 20 * 3 * 64 * 64 * 4
     for name in ("mine", "generated"):
-        assert data.loaders[name] == Loader(FUNCTIONS[name], data.loaders[name].folder)
+        assert data.loaders[name] == PreparedLoader(FUNCTIONS[name], data.loaders[name].folder)
         assert list(Path(data.loaders[name].folder).iterdir()) == []
     failed = data.loaders["unprepared"]
     assert "OSError: 20 photographs, but no server" in failed.failure

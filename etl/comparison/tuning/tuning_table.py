@@ -11,7 +11,7 @@ from etl.tables import print_table
 from etl.units import bounds, byte_scale, describe_settings, time_scale
 
 if TYPE_CHECKING:
-    from etl.comparison.tuning.results import TriedConfiguration, TunedStrategy, Tuning
+    from etl.comparison.tuning.tuning_results import TriedConfiguration, TunedStrategy, Tuning
 
 # Rows of the table of a strategy, unless more are on the Pareto front.
 MAX_ROWS = 8

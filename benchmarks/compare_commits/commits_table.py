@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.compare_commits.commits import Commit
-from benchmarks.compare_commits.turns import Key
+from benchmarks.compare_commits.commits_turns import Key
 from benchmarks.console import print_table, say
 from benchmarks.measuring.statistics import Outcome
 from benchmarks.verdict import CONFIDENCE, Verdict

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.console import print_table, say, say_failure
 from benchmarks.measuring.statistics import Outcome
-from benchmarks.settings.turns import Key, SettingPairs, memory_ratios
+from benchmarks.settings.settings_turns import Key, SettingPairs, memory_ratios
 from benchmarks.verdict import Verdict, judge_all
 
 # A change must be larger than this: the default has never differed from itself by as much.

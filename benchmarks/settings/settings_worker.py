@@ -30,7 +30,7 @@ from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
 from benchmarks.measuring.turns import seconds_of, settle_on
 from benchmarks.servers import import_everything
 from benchmarks.settings.setting import DEFAULT, Setting, on_backend
-from benchmarks.workload import SEED, Compute, Data, make_iterator, make_pipeline, open_source
+from benchmarks.workload import SEED, CellCompute, Data, make_iterator, make_pipeline, open_source
 
 # Does one epoch and returns its result.
 Epoch = Callable[[], float]
@@ -69,7 +69,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 
 
 @contextmanager
-def _turns(workload: Workload, setting: Setting, data: Data, is_one_thread: bool) -> Iterator[tuple[Answer, Turn]]:
+def _turns(workload: SettingWork, setting: Setting, data: Data, is_one_thread: bool) -> Iterator[tuple[Answer, Turn]]:
     warm_up(setting, data, workload.backend)
     before = PeakMemory()
     before.look()
@@ -117,7 +117,7 @@ def warm_up(setting: Setting, data: Data, backend: str) -> None:
 
     cell = Cell(batch_size=1, dtype=setting.dtype, backend=backend)
     with make_iterator(cell, data) as iterator:
-        Compute(cell, data).step(next(iter(iterator)))
+        CellCompute(cell, data).step(next(iter(iterator)))
     small = torch.ones(8, 8, dtype=getattr(torch, setting.dtype))
     _ = small @ small
 
@@ -127,7 +127,7 @@ def training(setting: Setting, data: Data, backend: str) -> Iterator[Epoch]:
     """Train the small residual network on presaved photographs."""
     cell = Cell(batch_size=BATCH_SIZE, dtype=setting.dtype, backend=backend)
     with make_iterator(cell, data) as iterator:
-        yield _trained(iterator, Compute(cell, data))
+        yield _trained(iterator, CellCompute(cell, data))
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def training_beside_decoding(setting: Setting, data: Data) -> Iterator[Epoch]:
     """Train on photographs that are decoded ahead, by the default number of threads under the setting."""
     cell = Cell(batch_size=BATCH_SIZE, dtype=setting.dtype)
     with etl.AsyncIterator(_raw(setting, data), PREFETCH_SIZE) as iterator:
-        yield _trained(iterator, Compute(cell, data))
+        yield _trained(iterator, CellCompute(cell, data))
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def product(setting: Setting, _: Data, backend: str) -> Iterator[Epoch]:
     yield epoch
 
 
-def _trained(iterator: Any, trained: Compute) -> Epoch:
+def _trained(iterator: Any, trained: CellCompute) -> Epoch:
     def epoch() -> float:
         run_epoch(iterator, trained.step)
         return trained.score
@@ -222,7 +222,7 @@ def _annotation(number: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Workload:
+class SettingWork:
     """A workload: a function that returns a context manager around its epoch, and the backend that it computes on."""
 
     open: Callable[[Setting, Data], AbstractContextManager[Epoch]]
@@ -231,10 +231,10 @@ class Workload:
 
 # By the names in `setting.AXES`.
 WORKLOADS = {
-    **{on_backend("training", each): Workload(partial(training, backend=each), each) for each in BACKENDS},
-    **{on_backend("product", each): Workload(partial(product, backend=each), each) for each in BACKENDS},
-    "training beside decoding": Workload(training_beside_decoding),
-    "decoding": Workload(decoding),
-    "new batches": Workload(new_batches),
-    "annotations": Workload(parsing_annotations),
+    **{on_backend("training", each): SettingWork(partial(training, backend=each), each) for each in BACKENDS},
+    **{on_backend("product", each): SettingWork(partial(product, backend=each), each) for each in BACKENDS},
+    "training beside decoding": SettingWork(training_beside_decoding),
+    "decoding": SettingWork(decoding),
+    "new batches": SettingWork(new_batches),
+    "annotations": SettingWork(parsing_annotations),
 }

@@ -11,7 +11,7 @@ import pytest
 
 from etl.comparison.request.answers import AuditedSample, LoadingSample
 from etl.comparison.request.candidates import Candidate
-from etl.comparison.run.rounds import ComparisonRounds
+from etl.comparison.run.comparison_rounds import ComparisonRounds
 from etl.measuring.clock import Split
 from etl.measuring.noise import ProbeSeconds
 from etl.measuring.processes import MeasurementError

@@ -46,7 +46,7 @@ UNITS = 64
 
 
 @dataclass(frozen=True)
-class Work:
+class CommitWork:
     """One epoch: `photographs` of the `PHOTOGRAPHS`, evenly spaced among them, loaded as `cell` says."""
 
     cell: Cell
@@ -54,10 +54,10 @@ class Work:
 
 
 WORKS = {
-    "raw": Work(Cell("raw", batch_size=2), 2),
-    "async-raw": Work(Cell("async-raw", batch_size=1), 2),
-    "presaved": Work(Cell("presaved", batch_size=16), PHOTOGRAPHS),
-    "async-presaved": Work(Cell("async-presaved", batch_size=16), PHOTOGRAPHS),
+    "raw": CommitWork(Cell("raw", batch_size=2), 2),
+    "async-raw": CommitWork(Cell("async-raw", batch_size=1), 2),
+    "presaved": CommitWork(Cell("presaved", batch_size=16), PHOTOGRAPHS),
+    "async-presaved": CommitWork(Cell("async-presaved", batch_size=16), PHOTOGRAPHS),
 }
 
 
@@ -155,7 +155,7 @@ class Layer:
         self.gradient = float((features.T @ (features @ self._weights))[0, 0])
 
 
-def make_data(work: Work, folder: Path) -> Data:
+def make_data(work: CommitWork, folder: Path) -> Data:
     """Copy the photographs of `work` into `folder`, evenly spaced so that they differ, and write its store there."""
     every = sorted(find_photographs(PHOTOGRAPHS).rglob("*.jpg"))
     photographs = folder / f"{work.cell.strategy}-photographs"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare_commits.commits import Commit
-from benchmarks.compare_commits.handlers import ETL, MAX_EPOCHS, METRICS, TURN_SECONDS, WALL, WORKS, overlaps
+from benchmarks.compare_commits.commits_worker import ETL, MAX_EPOCHS, METRICS, TURN_SECONDS, WALL, WORKS, overlaps
 from benchmarks.console import Progress
 from benchmarks.measuring.layout import ENVIRONMENT, draw_environment
 from benchmarks.measuring.processes import MeasurementError, Server
@@ -113,7 +113,7 @@ def open_arm(commit: Commit, strategies: Sequence[str], hash_seed: int) -> Itera
         tempfile.TemporaryDirectory() as stores,
         start_server(
             f"commit {commit}",
-            "compare_commits.handlers:prepare",
+            "compare_commits.commits_worker:prepare",
             {"folder": stores, "strategies": list(strategies)},
             packages=commit.folder,
             hash_seed=hash_seed,

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from benchmarks.console import print_table, say
 from benchmarks.measuring.statistics import MIN_ROUNDS
-from benchmarks.peers.results import PeerResults, RawRow
+from benchmarks.peers.peer_results import PeerResults, RawRow
 from benchmarks.peers.rows import OURS, PRESAVED, RAW
 from etl.comparison.tuning.tuner import tuned_label
 

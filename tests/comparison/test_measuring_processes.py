@@ -15,8 +15,8 @@ import pytest
 
 from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.settings import Settings
-from etl.comparison.run import processes as processes_module
-from etl.comparison.run.processes import InputError, Processes, own_folders
+from etl.comparison.run import measuring_processes as processes_module
+from etl.comparison.run.measuring_processes import InputError, MeasuringProcesses, own_folders
 from etl.comparison.run.workload import Workload
 from etl.measuring.layout import PADDING_VARIABLE
 from etl.measuring.processes import MeasurementError
@@ -69,10 +69,10 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
 
 @pytest.fixture(scope="module")
-def processes(faults: Callable[[str], Path]) -> Iterator[Processes]:
+def processes(faults: Callable[[str], Path]) -> Iterator[MeasuringProcesses]:
     """Yield one server for the tests that leave it running."""
     workload = make_workload(faults(""), model="own_model:make")
-    with Processes(workload, [min(os.sched_getaffinity(0))]) as made:
+    with MeasuringProcesses(workload, [min(os.sched_getaffinity(0))]) as made:
         yield made
     assert servers() == []
 
@@ -85,7 +85,7 @@ def servers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if "etl.comparison.worker.main:prepare" in child.cmdline()]
 
 
-def assert_measures(processes: Processes, faults: Callable[[str], Path]) -> None:
+def assert_measures(processes: MeasuringProcesses, faults: Callable[[str], Path]) -> None:
     faults("")
     seen = processes.check(RAW, 1, trains=True)
     content = seen.content
@@ -93,7 +93,7 @@ def assert_measures(processes: Processes, faults: Callable[[str], Path]) -> None
     assert seen.peak_memory > 10e6
 
 
-def test_each_measurement_has_its_own_process(processes: Processes, faults: Callable[[str], Path]) -> None:
+def test_each_measurement_has_its_own_process(processes: MeasuringProcesses, faults: Callable[[str], Path]) -> None:
     assert_measures(processes, faults)
     (server,) = servers()
     assert server.children() == []
@@ -109,7 +109,7 @@ def test_each_measurement_has_its_own_process(processes: Processes, faults: Call
     assert servers() == [server]
 
 
-def test_no_process_of_a_sample_is_used_again(processes: Processes, faults: Callable[[str], Path]) -> None:
+def test_no_process_of_a_sample_is_used_again(processes: MeasuringProcesses, faults: Callable[[str], Path]) -> None:
     assert_measures(processes, faults)
     (server,) = servers()
     made_in = Path("processes")
@@ -124,7 +124,7 @@ def test_no_process_of_a_sample_is_used_again(processes: Processes, faults: Call
     assert server.pid not in numbers
 
 
-def test_a_new_server_has_another_layout(processes: Processes, faults: Callable[[str], Path]) -> None:
+def test_a_new_server_has_another_layout(processes: MeasuringProcesses, faults: Callable[[str], Path]) -> None:
     assert_measures(processes, faults)
     found = set()
     for _ in range(2):
@@ -143,14 +143,14 @@ def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path
     settings = Settings(str(photographs), decoder="turbo", size=32, batch_size=8, budget_seconds=2.0)
     workload = Workload(settings, tmp_path, 2)
     workload.plain_compute_threads = 2
-    with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
+    with MeasuringProcesses(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
         audits = {each.setting: each for each in processes.measure(RAW, Recipe(etl_alone=True)).runtime}
     assert (audits["threads"].requested, "opencv 1" in audits["threads"].in_force) == ("2", True)
     assert {name: each.alarm for name, each in audits.items()} == {"heap": "", "gc": "", "threads": ""}
 
 
 def test_a_child_that_is_killed_is_an_error_and_the_next_one_is_not(
-    processes: Processes, faults: Callable[[str], Path]
+    processes: MeasuringProcesses, faults: Callable[[str], Path]
 ) -> None:
     assert_measures(processes, faults)
     faults("killed")
@@ -161,7 +161,7 @@ def test_a_child_that_is_killed_is_an_error_and_the_next_one_is_not(
 
 
 def test_a_child_that_ends_without_an_answer_is_an_error_that_tells_its_exit_code(
-    processes: Processes, faults: Callable[[str], Path]
+    processes: MeasuringProcesses, faults: Callable[[str], Path]
 ) -> None:
     faults("exit")
     with pytest.raises(MeasurementError, match="the process of raw ended with exit code 3"):
@@ -170,7 +170,7 @@ def test_a_child_that_ends_without_an_answer_is_an_error_that_tells_its_exit_cod
 
 
 def test_a_child_that_raises_is_an_error_with_its_traceback(
-    processes: Processes, faults: Callable[[str], Path]
+    processes: MeasuringProcesses, faults: Callable[[str], Path]
 ) -> None:
     faults("error")
     with pytest.raises(MeasurementError, match="raw cannot be measured: SystemExit: the model went away") as raised:
@@ -179,20 +179,20 @@ def test_a_child_that_raises_is_an_error_with_its_traceback(
     assert_measures(processes, faults)
 
 
-def test_wrong_input_is_an_input_error(processes: Processes, faults: Callable[[str], Path]) -> None:
+def test_wrong_input_is_an_input_error(processes: MeasuringProcesses, faults: Callable[[str], Path]) -> None:
     faults("input")
     with pytest.raises(InputError, match="--model own_model:make: TypeError: three layers, not four"):
         processes.check(RAW, 1, trains=True)
     assert_measures(processes, faults)
 
 
-def test_the_error_for_a_missing_store_has_its_path(processes: Processes) -> None:
+def test_the_error_for_a_missing_store_has_its_path(processes: MeasuringProcesses) -> None:
     with pytest.raises(InputError, match=r"read\.hdf5\.store"):
         processes.check(Candidate("presaved", "hdf5", "read"), 1, trains=False)
 
 
 def test_an_interrupted_request_leaves_no_answer_for_the_next_and_no_process(
-    processes: Processes, faults: Callable[[str], Path]
+    processes: MeasuringProcesses, faults: Callable[[str], Path]
 ) -> None:
     assert_measures(processes, faults)
     folder = faults("hang")
@@ -213,7 +213,7 @@ def test_an_interrupted_request_leaves_no_answer_for_the_next_and_no_process(
 
 
 def test_a_server_killed_between_two_measurements_is_an_error_at_the_next(
-    processes: Processes, faults: Callable[[str], Path]
+    processes: MeasuringProcesses, faults: Callable[[str], Path]
 ) -> None:
     assert_measures(processes, faults)
     (server,) = servers()
@@ -227,7 +227,7 @@ def test_a_server_killed_between_two_measurements_is_an_error_at_the_next(
 def test_one_that_does_not_answer_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = servers()
     monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 0.01)
-    with Processes(make_workload(tmp_path), [0]) as processes:
+    with MeasuringProcesses(make_workload(tmp_path), [0]) as processes:
         with pytest.raises(MeasurementError, match=r"the comparison gave no answer for 0\.01 s"):
             processes.profile()
         assert servers() == before
@@ -245,7 +245,7 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures
     root = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), root]))
     before = servers()
-    with Processes(make_workload(tmp_path, model="mlp"), sorted(os.sched_getaffinity(0))[:1]) as processes:
+    with MeasuringProcesses(make_workload(tmp_path, model="mlp"), sorted(os.sched_getaffinity(0))[:1]) as processes:
         first = processes.check(RAW, 1, trains=True)
         assert servers() == before  # a process that has computed is not used again
         second = processes.check(RAW, 1, trains=True)
@@ -256,7 +256,7 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures
 def test_a_source_that_the_server_cannot_open_is_an_error_at_its_start(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
     Path(workload.settings.source).unlink()
-    with Processes(workload, [0]) as processes, pytest.raises(InputError, match=r"table\.csv"):
+    with MeasuringProcesses(workload, [0]) as processes, pytest.raises(InputError, match=r"table\.csv"):
         processes.profile()
 
 
@@ -278,7 +278,7 @@ def test_simulated_compute_does_without_torch(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "no_torch.py").write_text(NO_TORCH)
     monkeypatch.chdir(tmp_path)
     workload = make_workload(tmp_path, pipeline="no_torch:pipeline", compute="simulated:1ms", budget_seconds=2.0)
-    with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
+    with MeasuringProcesses(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
         assert processes.profile().device == "none"
         assert processes.measure(RAW, Recipe(etl_alone=True)).torch_threads == 0
 
@@ -313,7 +313,7 @@ def test_what_a_loader_prepares_is_prepared_in_a_process_of_its_own(
     (tmp_path / "tried_loaders.py").write_text(TRIED)
     monkeypatch.chdir(tmp_path)
     workload = make_workload(tmp_path, strategies=(f"mine=tried_loaders:{name}",), compute="simulated:1ms")
-    with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
+    with MeasuringProcesses(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
         prepared, tried = processes.try_loader(workload.candidates()[0], 0.5)
     assert (prepared and prepared.nbytes) == (3 if name == "Prepared" else None)
     assert (tried.batches, tried.samples) == (20, 200)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from etl.comparison.show.charts import describe_interval
 from etl.comparison.show.page import list_facts, render_template
-from etl.comparison.tuning.table import given_settings, mark_of, settings_of
+from etl.comparison.tuning.tuning_table import given_settings, mark_of, settings_of
 
 if TYPE_CHECKING:
-    from etl.comparison.tuning.results import Tuning
+    from etl.comparison.tuning.tuning_results import Tuning
 
 # Limits of `Limits`, in words.
 LIMITS = {"memory_nbytes": "--max-memory", "disk_nbytes": "--max-disk", "prepare_seconds": "--max-prepare"}

@@ -17,7 +17,7 @@ from benchmarks.measuring.page_cache import read_into_page_cache
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.servers import ROOT, import_everything, start_server
-from benchmarks.workload import SEED, Data, Loader, make_pipeline, open_source, unsupported_reason
+from benchmarks.workload import SEED, Data, PreparedLoader, make_pipeline, open_source, unsupported_reason
 
 
 def check_functions(functions: Mapping[str, str]) -> None:
@@ -30,7 +30,7 @@ def check_functions(functions: Mapping[str, str]) -> None:
     """
     named = [function for name, function in functions.items() if not unsupported_reason(Cell(name))]
     if named:
-        with start_server("a strategy", "user_loader:find", {"functions": named}) as server:
+        with start_server("a strategy", "user_loaders:find", {"functions": named}) as server:
             try:
                 server.wait_until_ready()
             except MeasurementError as error:
@@ -74,24 +74,24 @@ def find_function(name: str) -> Callable[..., Any]:
 def prepare_loaders(functions: Mapping[str, str], data: Data, folder: Path, cpus: Sequence[int]) -> None:
     """Run what prepares the user's loaders, once, and add the loaders to `data` with its cost."""
     for name, function in functions.items():
-        loader = data.loaders[name] = Loader(function, str(folder / f"loader-{name}"))
+        loader = data.loaders[name] = PreparedLoader(function, str(folder / f"loader-{name}"))
         Path(loader.folder).mkdir()
         try:
-            with start_server(name, "user_loader:prepare", {"data": data.to_json(), "cpus": list(cpus)}) as server:
-                data.loaders[name] = Loader.from_json(server.sample({"strategy": name}))
+            with start_server(name, "user_loaders:prepare", {"data": data.to_json(), "cpus": list(cpus)}) as server:
+                data.loaders[name] = PreparedLoader.from_json(server.sample({"strategy": name}))
         except MeasurementError as error:  # reported by the metrics of this loader; others are measured
             data.loaders[name] = replace(loader, failure=error.text)
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
-    """Import everything. A session names a strategy, and is answered with its `Loader`, prepared."""
+    """Import everything. A session names a strategy, and is answered with its `PreparedLoader`, prepared."""
     os.sched_setaffinity(0, request["cpus"])
     import_everything()
     data = Data.from_json(request["data"])
     return {}, one_answer(lambda asked: _prepare(asked["strategy"], data).to_json())
 
 
-def _prepare(strategy: str, data: Data) -> Loader:
+def _prepare(strategy: str, data: Data) -> PreparedLoader:
     loader = data.loaders[strategy]
     prepares = etl.strategies.find_prepare(find_function(loader.function))
     if prepares is None:

@@ -253,7 +253,7 @@ class _Arms:
         return self._stack.enter_context(
             start_server(
                 name,
-                "settings.handlers:prepare",
+                "settings.settings_worker:prepare",
                 {"data": self._data.to_json(), "allocator": allocator},
                 hash_seed=self._number,
                 environment=environment,
