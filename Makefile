@@ -76,7 +76,7 @@ clean:
 # What measures commits needs them, and an archive has none.
 clone:
 	@test -e .git && git rev-parse --verify --quiet HEAD > /dev/null 2>&1 || \
-		{ echo "Commits are measured in a clone made by git; this folder is none: clone the repository." >&2; exit 2; }
+		{ echo "Commits are measured in a clone made by git; this folder is not one: clone the repository." >&2; exit 2; }
 
 .venv/asv: .ci/asv.txt .ci/constraints.txt
 	$(PYTHON) -m venv .venv

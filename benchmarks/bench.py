@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, publish and print the table; return asv's exit code, or 130 after an interruption."""
     options = parse(arguments)
     if not (ROOT / ".git").exists():
-        print(f"{ROOT} is no clone made by git, so it has no commits to measure: clone the repository", file=sys.stderr)
+        print(
+            f"{ROOT} is not a clone made by git, so it has no commits to measure: clone the repository", file=sys.stderr
+        )
         return 2
     started = time.monotonic()
     os.environ[PROFILE_VARIABLE] = options.profile

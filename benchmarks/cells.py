@@ -204,7 +204,7 @@ AXES = {
     "buffers": Axis(BUFFERS, strategies=("raw", "presaved")),
     "page_cache": Axis(PAGE_CACHES, strategies=("raw", "presaved", "async-presaved")),
 }
-# The axes of which profiles with a grid measure every combination.
+# The axes whose every combination is measured by profiles with a grid.
 GRID_AXES = ("strategy", "backend", "dtype")
 
 

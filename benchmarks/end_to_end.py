@@ -117,7 +117,7 @@ class EndToEnd(ABC):
 
     def track_utilisation(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Accelerator utilisation: the time of an epoch's steps on a batch in memory while nothing loads, over the wall
-        time of an epoch. The only metric here of which larger is better: 1.0 loses nothing.
+        time of an epoch. The only metric here for which larger is better: 1.0 loses nothing.
         """
         return self._samples(cache, values, lambda metrics: metrics.utilisation, whole_epochs=False)
 

@@ -198,7 +198,7 @@ def results_in(lines: Sequence[Mapping[str, Any]], kind: Kind[Key, Result]) -> d
 
 
 def remove_ended(folder: Path, since: float) -> None:
-    """Remove the journals of which all rounds were measured.
+    """Remove the journals whose rounds were all measured.
 
     Parameters
     ----------

@@ -147,7 +147,7 @@ class Configuration:
         OSError
             If there is no such file, or it cannot be read.
         ValueError
-            If it is no TOML, a table, key or value is wrong, or one is missing.
+            If it is not TOML, a table, key or value is wrong, or one is missing.
         """
         path = Path(path)
         tables = read_tables(path)
@@ -598,7 +598,7 @@ def _count(opened: Callable[[], Any], given: Any) -> int:
 
 def _source_path(given: Any) -> str:
     if not _is_path(given) or is_source_name(os.fspath(given)):
-        raise ValueError("there is no path: the source is no file or folder; ask for `source`")
+        raise ValueError("there is no path: the source is neither a file nor a folder; ask for `source`")
     return str(Path(given).absolute())
 
 

@@ -57,14 +57,14 @@ KEYS: dict[str, dict[str, str]] = {
 
 
 def read_tables(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the tables of the file at `path`, of which all names are known.
+    """Read the tables of the file at `path`, whose names are all known.
 
     Raises
     ------
     OSError
         If there is no such file, or it cannot be read.
     ValueError
-        If it is no TOML, or has an unknown table or key. Keys of [settings] and [result] are not checked.
+        If it is not TOML, or has an unknown table or key. Keys of [settings] and [result] are not checked.
     """
     try:
         tables = tomllib.loads(read_regular_file(path, MAX_NBYTES).decode())

@@ -118,11 +118,11 @@ def call_by_name(
     Parameters
     ----------
     function : callable
-        The function. A parameter that is called like none of the arguments must have a default.
+        The function. A parameter that is not called like one of the arguments must have a default.
     arguments : dict of str to callable
         A function for each argument, which returns it. Only those that are asked for are called.
     whole : object
-        The value of a single parameter that is called like none of the arguments.
+        The value of a single parameter that is not called like one of the arguments.
     chosen : dict of str to object, optional
         More arguments, as values. Unlike the others they are passed beside `whole`, too.
 
@@ -153,7 +153,7 @@ def call_by_name(
 
 
 def takes_whole(function: Callable[..., Any], names: Container[str]) -> bool:
-    """Return True if the only parameter of `function` without a default is none of `names`."""
+    """Return True if the only parameter of `function` without a default is not one of `names`."""
     required = [each.name for each in parameters_of(function) if each.default is each.empty]
     return len(required) == 1 and required[0] not in names
 

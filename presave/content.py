@@ -59,7 +59,7 @@ def identity_of(records: Any) -> dict[str, Any]:
     try:
         values: dict[str, Any] = json.loads(json.dumps({} if identity is None else {**identity}))
     except (TypeError, ValueError, RecursionError) as error:
-        raise StoreError(f"the identity of the records is no mapping of names to JSON values: {error}") from error
+        raise StoreError(f"the identity of the records is not a mapping of names to JSON values: {error}") from error
     return values
 
 

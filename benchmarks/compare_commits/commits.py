@@ -55,7 +55,9 @@ def extract(name: str, repository: Path = ROOT) -> Commit:
     sha = resolved.stdout.decode().strip()
     if resolved.returncode != 0:
         said = resolved.stderr.decode().strip()
-        raise NoSuchCommit(f"{name!r} is no commit of {repository}{f': {said}' if said else ''}; `git log` lists them")
+        raise NoSuchCommit(
+            f"{name!r} is not a commit of {repository}{f': {said}' if said else ''}; `git log` lists them"
+        )
     folder = repository / FOLDER / sha
     if not folder.is_dir():
         archive = _git(repository, "archive", "--format=tar", sha, *PACKAGES)

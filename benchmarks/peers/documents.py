@@ -180,7 +180,7 @@ def _ratio(ratio: Interval | None) -> str:
 
 
 def _describe_images(rows: Sequence[RawRow]) -> str:
-    """Return how far the images are those of the reference, with the loaders of which that is true."""
+    """Return how far the images are those of the reference, with the loaders for which that is true."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         found.setdefault(row.images, {})[row.name] = None

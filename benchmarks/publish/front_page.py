@@ -100,7 +100,7 @@ class History:
 
 @dataclass(frozen=True)
 class Change:
-    """A metric of which two commits have different values.
+    """A metric for which two commits have different values.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ def read_history(results_dir: Path, profile: Profile, revisions: Mapping[str, in
 
 
 def _epochs(result: Any) -> dict[str, Epoch]:
-    """Return the strategies of a result of which the parts of the wall time were measured."""
+    """Return the strategies of a result whose parts of the wall time were measured."""
     (names,) = result.get_result_params(WALL)
     # Older commits have no utilisation.
     metrics = [each for each in METRICS if f"{SUITE}.track_{each}" in result.get_all_result_keys()]

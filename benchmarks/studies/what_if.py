@@ -2,7 +2,7 @@
 
 A reference is a comparison that predicts what the other ones measure: one CPU from two and two from one, a device that
 takes 0.1 to 4 times as long, training on the CPUs from a device and the reverse, a source that waits for every record,
-and files of which half are in the page cache. All take turns, and errors are those of the median over the turns.
+and files half of which are in the page cache. All take turns, and errors are those of the median over the turns.
 """
 
 from __future__ import annotations

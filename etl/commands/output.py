@@ -88,7 +88,7 @@ def open_standard_streams() -> bool:
 def shown() -> Iterator[PlainConsole]:
     """Yield the console of standard output; at the end of the block all is written.
 
-    A program that reads it and ends earlier has read what it needs: that is no error.
+    A program that reads it and ends earlier has read what it needs: that is not an error.
 
     Raises
     ------

@@ -18,7 +18,7 @@ from etl.comparison.run.phases import compare_as_given
 from etl.comparison.tuning.tuner import run_tuning, tuned_settings
 from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning
 
-# Fields of `Settings` that are no arguments, with the argument to give instead; None if there is none.
+# Fields of `Settings` that are not arguments, with the argument to give instead; None if there is none.
 INSTEAD = {
     "budget_seconds": "budget",
     "pythons": "python",
@@ -148,7 +148,7 @@ def tune(
 
 
 def _check_names(function: Callable[..., Any], settings: Mapping[str, Any], instead: Mapping[str, str | None]) -> None:
-    """Raise `TypeError` if a name among `settings` is no argument of `function`, and no field of `Settings` either.
+    """Raise `TypeError` if a name among `settings` is not an argument of `function`, and no field of `Settings` either.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ class Finding:
     trial_failed : str or None
         Reason why the trial failed; None if it succeeded or there was none.
     is_suggestion : bool
-        True if the remedy changes what is learnt, so that even a measured time is no saving.
+        True if the remedy changes what is learnt, so that even a measured time does not count as a saving.
     """
 
     check: str

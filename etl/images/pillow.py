@@ -107,7 +107,9 @@ def check_scans(encoded: np.ndarray, pixels: int) -> None:
     if len(encoded) > most * MIN_SCAN_NBYTES and encoded.tobytes().count(SCAN_MARKER) > most:
         scans = sum(marker == START_OF_SCAN for marker, _ in jpeg_segments(encoded.data))
         if scans > most:
-            raise ValueError(f"{scans} scans of {pixels:,} pixels, which is no photograph; remove or replace the file")
+            raise ValueError(
+                f"{scans} scans of {pixels:,} pixels, which is not a photograph; remove or replace the file"
+            )
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

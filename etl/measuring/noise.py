@@ -221,7 +221,7 @@ def describe_disturbance(
     Parameters
     ----------
     steal, other_processes : float
-        Shares during the sample, as of `NoiseWatch`. A CPU quota that is used up is no disturbance: it is there in
+        Shares during the sample, as of `NoiseWatch`. A CPU quota that is used up is not a disturbance: it is there in
         every sample, so that none would count.
     """
     slowest_cpu, slowest_memory = max(each.cpu for each in probes), max(each.memory for each in probes)

@@ -36,7 +36,7 @@ MAPPING = re.compile(
     re.MULTILINE,
 )
 ELF = b"\x7fELF"
-# What lies here and is no library, such as locales, comes with the environment, too.
+# What is here and not a library, such as locales, comes with the environment, too.
 SYSTEM_FOLDERS = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 PACKAGE_FOLDERS = ("/site-packages/", "/dist-packages/")
 

@@ -23,7 +23,7 @@ def leaves_in(batch: Any) -> list[Any]:
     Raises
     ------
     TypeError
-        If it holds an object that is none of these.
+        If it holds an object that is not one of these.
     """
     found: list[Any] = []
     _collect(batch, found)

@@ -286,7 +286,7 @@ def _take(torch: Any, device: int, nbytes: int) -> Any:
 
 
 def _new_segment(torch: Any, block: Any, before: set[int]) -> Any:
-    """Return the segment that a block is in if it is none of those `before`, by address; otherwise None."""
+    """Return the segment that a block is in if it is not one of those `before`, by address; otherwise None."""
     for each in torch.cuda.memory_snapshot():
         if each["address"] <= block.data_ptr() < each["address"] + each["total_size"]:
             return None if each["address"] in before else each

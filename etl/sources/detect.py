@@ -127,7 +127,7 @@ def _choose_for_folder(folder: Path) -> Callable[..., Any]:
             kinds[ImageFolder] = f"images in the sub-folder {with_images[0]!r}"
         return _only(folder, kinds)
     kinds = {}
-    if len(with_images) > 1:  # class folders: what lies beside them is no data set of its own
+    if len(with_images) > 1:  # class folders: what lies beside them is not a data set of its own
         shards, tables = [], []
     elif shards and len(tables) == 1:  # it describes them
         tables = []

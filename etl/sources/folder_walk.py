@@ -94,7 +94,7 @@ class FolderWalk:
             left_out = f"; left out of all folders: {self.left_out}" if self.left_out else ""
             raise ValueError(
                 f"{self._root}: no {kind} in class folder{'s' * (len(empty) > 1)} "
-                f"{', '.join(empty[:MAX_FOLDERS_SHOWN])}{more}; remove what is no class, or pass allow_empty=True "
+                f"{', '.join(empty[:MAX_FOLDERS_SHOWN])}{more}; remove what is not a class, or pass allow_empty=True "
                 f"(--allow-empty){left_out}"
             )
 

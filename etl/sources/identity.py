@@ -208,7 +208,7 @@ def _digest_items(items: Any) -> dict[str, str]:
     digest = xxhash.xxh3_128()
     try:
         _update(digest, items)
-    except (TypeError, ValueError):  # of something that is no array
+    except (TypeError, ValueError):  # of something that is not an array
         return {}
     return {"records": digest.hexdigest()}
 
@@ -221,7 +221,7 @@ def _update(digest: xxhash.xxh3_128, item: Any) -> None:
         return
     array = np.asarray(item)
     if array.dtype.kind not in "biufc":
-        raise TypeError(f"{type(item).__name__} is no array of numbers")
+        raise TypeError(f"{type(item).__name__} is not an array of numbers")
     digest.update(f"{array.dtype.str} {array.shape}")
     if array.size:
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

@@ -82,7 +82,7 @@ class ClassNames:
         if number is None:
             number = self._numbers.get(_stripped(text).encode())
         if number is None:
-            raise _invalid(text, f"is none of the {len(self.classes)} classes")
+            raise _invalid(text, f"is not one of the {len(self.classes)} classes")
         return number
 
 

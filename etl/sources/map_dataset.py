@@ -24,7 +24,7 @@ KEYS_SHOWN = 10
 def usual_keys(item: Any) -> tuple[Any, Any] | None:
     """Return the keys of features and label if `item` is a mapping of these two alone, such as "image" and "label".
 
-    A text is no label under an unknown key, because records cannot hold texts.
+    A text is not a label under an unknown key, because records cannot hold texts.
     """
     keys = pair_keys(item) if isinstance(item, Mapping) and len(item) == len(PAIR) else None
     is_caption = keys is not None and isinstance(item[keys[1]], TEXT) and str(keys[1]).lower() not in LABELS_KEYS

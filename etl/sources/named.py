@@ -56,7 +56,7 @@ def open_named(name: str, options: Mapping[str, Any]) -> RecordSequence:
 
 
 def _call(function: Callable[..., Any], name: str, path: tuple[str, ...], options: Mapping[str, Any]) -> Any:
-    """Call `function` with the path, if there is one, and with `options`, all of which it must have."""
+    """Call `function` with the path, if there is one, and with `options`, which it must have."""
     arguments = dict(options)
     try:
         signature = inspect.signature(function)

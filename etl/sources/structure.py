@@ -69,7 +69,7 @@ class Structure:
         Raises
         ------
         ValueError
-            If `item` has another structure, or holds something that is no array.
+            If `item` has another structure, or holds something that is not an array.
         """
         values: dict[str, list[np.ndarray]] = {group: [] for group, count in self._counts.items() if count}
         self._root.collect(item, values)
@@ -184,7 +184,7 @@ def _path(path: str, value: Any, key: Any) -> str:
 
 
 def _kind(value: Any) -> Any:
-    """Return Mapping or Sequence if `value` is one, object if it is a dataclass, and None if it is no container."""
+    """Return Mapping or Sequence if `value` is one, object if it is a dataclass, and None if it is not a container."""
     if isinstance(value, (Mapping, Sequence)):
         return Mapping if isinstance(value, Mapping) else Sequence
     return object if _is_record_class(value) else None

@@ -25,7 +25,7 @@ def declared_settings(function: Callable[..., Any]) -> dict[str, tuple[Value, ..
     Raises
     ------
     ValueError
-        If the attribute is no mapping of names to sequences of values, or names a setting that cannot be passed to
+        If the attribute is not a mapping of names to sequences of values, or names a setting that cannot be passed to
         `function`. The message names both.
     """
     declared = getattr(function, "settings", None)

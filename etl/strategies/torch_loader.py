@@ -121,7 +121,7 @@ def _check(loader: Any, settings: Mapping[str, Value]) -> None:
     }
     for name, value in settings.items():
         if name not in present:
-            raise ValueError(f"the setting {name!r} is none of this DataLoader; it has {', '.join(present)}")
+            raise ValueError(f"the setting {name!r} is not one of this DataLoader; it has {', '.join(present)}")
         is_allowed = allowed.get(name, _is_bool)
         if not is_allowed(value):
             raise ValueError(f"the setting {name!r} of a DataLoader cannot be {value!r}")

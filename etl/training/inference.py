@@ -286,7 +286,7 @@ def _predict(model: torch.nn.Module, backend: Backend, requests: Sequence[Reques
 def _split(leaf: Any, requests: Sequence[Request]) -> list[Any]:
     """Return the part of a model's output that answers each request.
 
-    That is a copy of its rows, since a view would keep the whole batch alive; or `leaf` itself if it is no tensor.
+    That is a copy of its rows, since a view would keep the whole batch alive; or `leaf` itself if it is not a tensor.
     """
     torch = import_torch()
     if not isinstance(leaf, torch.Tensor):

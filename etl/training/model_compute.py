@@ -1,4 +1,4 @@
-"""Compute with a model, in training or inference, of which equal work is equal bit for bit. Imports torch."""
+"""Compute with a model, in training or inference: equal work gives equal bits. Imports torch."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_what_measures_commits_says_in_one_line_that_an_archive_has_none(tmp_path: Path, target: str) -> None:
     made = make(tmp_path, target)
     said, end = made.stderr.splitlines()
-    assert said == "Commits are measured in a clone made by git; this folder is none: clone the repository."
+    assert said == "Commits are measured in a clone made by git; this folder is not one: clone the repository."
     assert (end.startswith("make: "), made.stdout, made.returncode) == (True, "", 2)
 
 

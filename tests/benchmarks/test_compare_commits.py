@@ -154,11 +154,11 @@ def test_the_files_are_those_of_the_commit_and_are_kept(commits: Commits) -> Non
 
 def test_a_name_that_is_no_commit_is_refused(commits: Commits) -> None:
     for name in ("nowhere", "--help", f"{commits.base}:README.md", "0" * 40):
-        with pytest.raises(NoSuchCommit, match="is no commit of"):
+        with pytest.raises(NoSuchCommit, match="is not a commit of"):
             extract(name, commits.scratch.folder)
     compared = commits.scratch.run(COMPARE, "nowhere", "HEAD")
     assert compared.returncode == 2
-    assert compared.stdout.startswith("'nowhere' is no commit of")
+    assert compared.stdout.startswith("'nowhere' is not a commit of")
 
 
 def test_a_commit_without_the_packages_is_refused(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ SENTENCES = {
     "yields_nothing": rf"its first epoch has no batches, {FIRST}",
     "returns_nothing": rf"returns_nothing returned a NoneType, not an iterable of batches, {FIRST}",
     "is_exhausted": (
-        "its second epoch has no batches: return an object of which every iteration is an epoch, when its epoch was "
-        "checked"
+        "its second epoch has no batches: return an object that begins another epoch each time it is iterated, when "
+        "its epoch was checked"
     ),
     "segfaults": rf"its process was killed by signal 11 \(segmentation fault\), at PLACE \(crash\), {FIRST}",
     "hangs_when_closed": (

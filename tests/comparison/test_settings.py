@@ -59,7 +59,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"compute": "simulated:5ms", "backend": "cpu"}, "--compute simulated:5ms runs no model"),
     ({"pythons": {"mine": "python3.11"}}, "--python mine=...: no strategy is called mine"),
-    ({"pythons": {"raw": "python3.11"}}, "--python raw=...: only a loader of your own runs in another Python"),
+    ({"pythons": {"raw": "python3.11"}}, "--python raw=...: only your own loader runs in another Python"),
     (
         {"strategies": ("mine=loaders:load",), "pythons": {"load": "python3.11"}},
         "--python load=...: no strategy is called load",

@@ -95,7 +95,7 @@ def test_given_classes_decide_the_numbers_and_turn_numbers_into_names(tmp_path: 
         ("a\n\nb\n", {}, r"line 3, column 'y': the label is missing"),
         ("1\n \nb\n", {}, r"line 3, column 'y': the label is missing"),
         ("1\n99999999999999999999\n", {}, r"line 3, column 'y': label '99999999999999999999' does not fit into int64"),
-        ("a\nc\n", {"classes": ["a", "b"]}, r"line 3, column 'y': label 'c' is none of the 2 classes"),
+        ("a\nc\n", {"classes": ["a", "b"]}, r"line 3, column 'y': label 'c' is not one of the 2 classes"),
     ],
 )
 def test_a_wrong_label_is_named_when_the_file_is_opened(

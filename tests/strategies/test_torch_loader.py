@@ -218,7 +218,10 @@ def test_tensors_are_shared_as_chosen_in_the_process_and_its_workers(method: str
         ({"num_workers": 2, "prefetch_factor": 0}, "the setting 'prefetch_factor' of a DataLoader cannot be 0"),
         ({"persistent_workers": "yes"}, "the setting 'persistent_workers' of a DataLoader cannot be 'yes'"),
         ({"sharing_strategy": "post"}, "the setting 'sharing_strategy' of a DataLoader cannot be 'post'"),
-        ({"batch_size": 8}, "the setting 'batch_size' is none of this DataLoader; it has num_workers, prefetch_factor"),
+        (
+            {"batch_size": 8},
+            "the setting 'batch_size' is not one of this DataLoader; it has num_workers, prefetch_factor",
+        ),
     ],
 )
 def test_impossible_settings_are_named_before_anything_changes(settings: dict[str, Value], message: str) -> None:
@@ -232,7 +235,7 @@ def test_impossible_settings_are_named_before_anything_changes(settings: dict[st
 def test_a_setting_that_this_torch_lacks_is_named() -> None:
     loader = shuffled()
     vars(loader).pop("in_order", None)
-    with pytest.raises(ValueError, match="the setting 'in_order' is none of this DataLoader"):
+    with pytest.raises(ValueError, match="the setting 'in_order' is not one of this DataLoader"):
         apply_torch_settings(loader, {"in_order": False})
     assert "in_order" not in torch_settings(loader, 2)
 

@@ -75,7 +75,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> LoadingCosts
     start_up = alone[0].epoch.start_up
     first = statistics.median(each.etl_alone.first for each in alone if each.etl_alone is not None)
     cpu_seconds = statistics.median(_cpu_per_batch(each) for each in alone)
-    # A worker process that is still starting takes CPU time that is none of loading.
+    # A worker process that is still starting takes CPU time that does not load.
     cpu_seconds = min(cpu_seconds, max(1, threads.loading) * load)
     parts = parts_of(samples, scale)
     disk = 0.0

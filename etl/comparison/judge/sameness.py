@@ -361,7 +361,7 @@ def _assigned_groups(
     starts = np.cumsum(copies) - copies
     times = copies[group]
     copy = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-    # A weight of 0 is no edge; adding the same to all does not change which assignment is best.
+    # A weight of 0 is not an edge; adding the same to all does not change which assignment is best.
     weights = np.repeat(distance, times) + 1.0
     columns = np.repeat(starts[group], times) + copy
     graph = csr_array((weights, (np.repeat(row, times), columns)), shape=(rows, int(copies.sum())))

@@ -61,7 +61,7 @@ def task_of(
 
     def path() -> str:
         if loader.path is None:
-            raise ValueError("there is no path: the source is no file or folder; ask for `source`")
+            raise ValueError("there is no path: the source is neither a file nor a folder; ask for `source`")
         return loader.path
 
     return Task(

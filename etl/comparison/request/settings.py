@@ -191,7 +191,7 @@ class Settings(Conditions):
             if candidate is None:
                 raise ValueError(f"--python {name}=...: no strategy is called {name}")
             if not candidate.is_foreign:
-                raise ValueError(f"--python {name}=...: only a loader of your own runs in another Python")
+                raise ValueError(f"--python {name}=...: only your own loader runs in another Python")
             if any(is_carried(each) for each in (candidate.strategy, self.step or "")):
                 raise ValueError(
                     f"--python {name}=...: functions cannot be carried to another Python; name the loader, and the "

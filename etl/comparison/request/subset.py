@@ -120,4 +120,4 @@ class UserLoaderSource:
 
     def __getitem__(self, index: int) -> Record:
         """Raise `ValueError`: there is nothing that could read a record."""
-        raise ValueError(f"{self.path} is no source that is known here; the loader has to read its files itself")
+        raise ValueError(f"{self.path} is not a source that is known here; the loader has to read its files itself")

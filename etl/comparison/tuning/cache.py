@@ -75,7 +75,7 @@ class Cache:
             return None
 
     def save(self, path: Path | None, result: TunedStrategy) -> None:
-        """Keep a result. A cache that cannot be written is no error: the next run tunes again."""
+        """Keep a result. A cache that cannot be written is not an error: the next run tunes again."""
         if path is None:
             return
         try:

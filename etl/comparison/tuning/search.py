@@ -23,7 +23,7 @@ RACING_ROUNDS, BEATEN = 2, 1.05
 # Shares of the time until which halving, and the neighbours of the best configuration, may take.
 HALVING_SHARE, NEIGHBOURS_SHARE = 0.4, 0.5
 MAX_CONFIGURATIONS, MIN_CONFIGURATIONS = 32, 4
-# A configuration of which too few rounds were measured for an interval must be this much faster than the given one.
+# A configuration with too few rounds for an interval must be this much faster than the given one.
 UNPROVEN_GAIN = 0.25
 # A configuration this much slower than the last that is kept is kept, too: one sample of each may be off by as much.
 TIED = 1.03

@@ -161,7 +161,7 @@ def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:
     settings: dict[str, Iterable[Any]] = {**tried.settings, **candidate.kind.settings}
     if workload.settings.simulated_seconds is None:
         settings.setdefault("compute_threads", _compute_threads(workload))
-    # A setting of which no value is known has the value None, which is never passed on.
+    # A setting whose value is unknown has the value None, which is never passed on.
     present = {"compute_threads": threads, **tried.given, **dict(candidate.settings)}
     for name, values in settings.items():
         yield _single(name, present.get(name), values)

@@ -260,7 +260,7 @@ class _OneStrategy:
         began = time.monotonic()
         self._select(deadline - began)
         given = self._configured({})
-        self._processes.renew()  # its start is no part of the first sample
+        self._processes.renew()  # its start is not part of the first sample
         search = Search(
             given,
             self._take,

@@ -166,7 +166,7 @@ class TunedStrategy(JsonValues):
             others = len(self.configurations) - 1
             if not others:
                 return f"{self.name}: leave the settings as they are; no other configuration was measured."
-            tried = "the only other configuration has not" if others == 1 else f"none of {others:,} others has"
+            tried = "the only other configuration has not" if others == 1 else f"none of the {others:,} others has"
             return f"{self.name}: leave the settings as they are; {tried} been shown to be faster."
         if best.ratio is None:
             share = f"{ratio(best.costs.seconds / given.costs.seconds)} of the time, without rounds to confirm it"

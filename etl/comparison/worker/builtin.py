@@ -73,7 +73,7 @@ def time_threads(counts: Sequence[int], compute: Compute, batch: Any) -> dict[st
 def trace_epoch(work: Work, candidate: Candidate, threads: CpuSplit) -> Spans:
     """Return the spans of waiting, compute and loading in the first batches of an epoch.
 
-    This epoch is no sample, since it takes time to record which thread loads what.
+    This epoch is not a sample, since it takes time to record which thread loads what.
     """
     watched: list[WatchedLoader] = []
 

@@ -212,7 +212,9 @@ def _second_epoch(epochs: Epochs, loading: MeasuredLoader, again: str) -> list[s
                 break
         batches.close()
         if not found:
-            raise ValueError("its second epoch has no batches: return an object of which every iteration is an epoch")
+            raise ValueError(
+                "its second epoch has no batches: return an object that begins another epoch each time it is iterated"
+            )
     return found
 
 
