@@ -133,16 +133,19 @@ class Journal(Generic[Key, Result]):
         """Replace the file by one with these results only; an interruption leaves the old one."""
         self.results = dict(results)
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = self._path.with_name(f"{self._path.name}.unfinished")
-            lines = [json.dumps(self._header), *(_line(key, result) for key, result in self.results.items())]
-            unfinished.write_text("".join(f"{line}\n" for line in lines))
-            unfinished.replace(self._path)
+            self._replace(self._path)
+
+    def _replace(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        lines = [json.dumps(self._header), *(_line(key, result) for key, result in self.results.items())]
+        unfinished.write_text("".join(f"{line}\n" for line in lines))
+        unfinished.replace(path)
 
     def note(self, key: Key, result: Result) -> None:
         """Add a result."""
-        self.results[key] = result
         self._write(_line(key, result))
+        self.results[key] = result
 
     def note_failure(self, key: Key) -> None:
         """Add that a key has failed; the next run tries it again."""
@@ -155,7 +158,7 @@ class Journal(Generic[Key, Result]):
     def _write(self, line: str) -> None:
         if self._path is not None:
             if not self._path.exists():
-                self.rewrite({})
+                self._replace(self._path)
             with self._path.open("a") as file:
                 file.write(f"{line}\n")
 

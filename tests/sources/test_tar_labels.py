@@ -107,7 +107,7 @@ def test_names_of_classes_are_numbered_over_all_shards(tmp_path: Path) -> None:
     assert labels(given) == [0, 2, 0, 1]
     (tmp_path / "classes.txt").write_text("dog\nowl\ncat\n")
     assert labels(etl.Tar(tmp_path, label="json:label")) == [1, 2, 1, 0]
-    with pytest.raises(ValueError, match=r"b\.tar: 0\.jpg: label 'dog' is none of the 2 classes"):
+    with pytest.raises(ValueError, match=r"b\.tar: 0\.jpg: label 'dog' is not one of the 2 classes"):
         etl.Tar(tmp_path, label="json:label", classes=["owl", "cat"])
 
 

@@ -44,6 +44,11 @@ def run(path: Path, measure: Callable[[Any], Square] = square, **header: Any) ->
     return run_study(KIND, path, {"size": 3, **header}, WANTED, measure, show), shown
 
 
+def test_a_study_shows_what_it_measured_and_keeps_it(tmp_path: Path) -> None:
+    assert run(tmp_path / "study.jsonl") == (0, [1, 4, 9])
+    assert len((tmp_path / "study.jsonl").read_text().splitlines()) == 4
+
+
 def test_what_an_interrupted_study_has_measured_is_not_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
