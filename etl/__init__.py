@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from etl import demonstration, doctor, models, runtime, stages, strategies
     from etl.comparison.compare import compare, tune
-    from etl.comparison.judge.report import Report
+    from etl.comparison.show.report import Report
     from etl.configuration import from_config
     from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
     from etl.iterators.device import DeviceIterator
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "etl": ("demonstration", "doctor", "models", "runtime", "stages", "strategies"),
     "etl.comparison.compare": ("compare", "tune"),
-    "etl.comparison.judge.report": ("Report",),
+    "etl.comparison.show.report": ("Report",),
     "etl.configuration": ("from_config",),
     "etl.iterators": ("AsyncIterator", "BatchIterator", "PresavedIterator", "RawIterator", "SyntheticIterator"),
     "etl.iterators.device": ("DeviceIterator",),

@@ -14,7 +14,6 @@ from etl.comparison.judge.report import (
     Presaving,
     ProfileResult,
     RankResult,
-    Report,
     RoundFigures,
     Scenario,
     ScenarioResult,
@@ -26,6 +25,7 @@ from etl.comparison.judge.report import (
 )
 from etl.comparison.judge.sameness import Sameness
 from etl.comparison.request.answers import SplitProfile, StageProfile
+from etl.comparison.show.report import Report
 from etl.measuring.statistics import Interval
 
 HOSTILE = "<script>document.title = 'taken'</script>\" onload='x' & \udcff"

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 
 from etl.comparison.judge import report
-from etl.comparison.judge.report import SCHEMA_VERSION, Report, Section
+from etl.comparison.judge.report import SCHEMA_VERSION, ReportData, Section
 from etl.comparison.tuning import document
 from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning
 
@@ -23,9 +23,9 @@ TUNING_SCHEMA = Path(document.__file__).with_name("tuning.schema.json")
 
 def make_schema() -> dict[str, Any]:
     """Make the schema from the fields, properties and docstrings of the classes in etl/comparison/judge/report.py."""
-    schema: dict[str, Any] = TypeAdapter(Report).json_schema(mode="serialization")
+    schema: dict[str, Any] = TypeAdapter(ReportData).json_schema(mode="serialization")
     for section in Section.__subclasses__():
-        definition = schema if section is Report else schema["$defs"][section.__name__]
+        definition = schema if section is ReportData else schema["$defs"][section.__name__]
         for name in section.published():
             if name not in definition["properties"]:
                 derived = getattr(section, name).fget
@@ -33,6 +33,7 @@ def make_schema() -> dict[str, Any]:
                 title = {"title": name.replace("_", " ").title(), "description": getdoc(derived)}
                 definition["properties"][name] = {**title, **adapter.json_schema()}
                 definition["required"].append(name)
+    schema["title"] = "Report"
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["properties"]["schema_version"]["const"] = SCHEMA_VERSION
     return schema

@@ -26,8 +26,6 @@ LAYERS: dict[str, set[str]] = {
     "run": {"judge", "request"},
     "tuning": {"run", "judge", "show", "request"},
 }
-# Public methods of a report show it: `print(report)`, `report.save("page.html")`.
-SHOWING = "etl.comparison.judge.report"
 
 
 def name_of(path: Path) -> str:
@@ -70,7 +68,7 @@ def layer_of(name: str) -> str:
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_folder_of_the_comparison_imports_only_what_is_below_it(layer: str) -> None:
-    own = {name: imported for name, imported in graph().items() if layer_of(name) == layer and name != SHOWING}
+    own = {name: imported for name, imported in graph().items() if layer_of(name) == layer}
     assert own
     above = {(name, each) for name, imported in own.items() for each in imported if layer_of(each)}
     assert {layer_of(each) for _, each in above} <= {layer, *LAYERS[layer]}, above

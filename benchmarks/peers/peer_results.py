@@ -14,7 +14,8 @@ from benchmarks.measuring.statistics import Interval, ratio_intervals
 from benchmarks.measuring.values import JsonValues, to_json
 from benchmarks.peers.rows import OURS, Row
 from benchmarks.servers import ROOT
-from etl.comparison.judge.report import Report, StrategyResult
+from etl.comparison.judge.report import StrategyResult
+from etl.comparison.show.report import Report
 from etl.comparison.tuning.tuner import tuned_label
 
 FOLDER = Path(__file__).parent

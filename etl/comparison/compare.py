@@ -9,12 +9,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 from etl.arguments import parse_seconds
-from etl.comparison.judge.report import Report, TuningResult
+from etl.comparison.judge.report import TuningResult
 from etl.comparison.judge.rules import RULES
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.carried import Given, carried_settings
 from etl.comparison.run.comparison_progress import ComparisonProgress
 from etl.comparison.run.phases import compare_as_given
+from etl.comparison.show.report import Report
 from etl.comparison.tuning.tuner import run_tuning, tuned_settings
 from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning
 
@@ -194,11 +195,11 @@ def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], 
     if unknown:
         raise ValueError(f"--no-check: unknown rule {', '.join(unknown)}; the rules are {', '.join(RULES)}")
     if settings.tune_seconds is None:
-        return compare_as_given(settings, progress)
+        return Report.of(compare_as_given(settings, progress))
     tuning = run_tuning(settings, progress)
     if tuning.stopped_early:
         raise KeyboardInterrupt  # what is finished has been kept
-    report = compare_as_given(tuned_settings(settings, tuning), progress)
+    report = Report.of(compare_as_given(tuned_settings(settings, tuning), progress))
     results = [_tuned(each) for each in tuning.strategies]
     failed = [f"{name} could not be tuned, so its settings are as given: {why}" for name, why in tuning.failed.items()]
     return replace(report, tuning=results, notes=[*(each.advice for each in results), *failed, *report.notes])

@@ -36,7 +36,7 @@ from benchmarks.peers.loader import (
 from benchmarks.peers.peer_results import collect, find_latest, tuned_name
 from benchmarks.peers.peer_table import show
 from benchmarks.peers.rows import OURS, PEERS, PRESAVED, RAW, ROWS, TASKS, Row
-from etl.comparison.judge.report import Report
+from etl.comparison.show.report import Report
 from tests import comparison_reports
 
 BATCH_SIZE, PREFETCH_FACTOR = 8, 2

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from etl.comparison.judge.contradictions import ContradictionError, check_report, contradictions
-from etl.comparison.judge.report import Check, Losses, Presaving, Report, SplitTrial
+from etl.comparison.judge.report import Check, Losses, Presaving, SplitTrial
 from etl.comparison.judge.rules import RULES
+from etl.comparison.show.report import Report
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
 

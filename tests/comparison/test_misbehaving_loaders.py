@@ -18,9 +18,9 @@ import pytest
 
 import etl
 from etl.comparison.compare import run_comparison
-from etl.comparison.judge.report import Report
 from etl.comparison.request.settings import Settings
 from etl.comparison.run import measuring_processes as processes_module
+from etl.comparison.show.report import Report
 from tests.comparison_workloads import write_table
 
 pytestmark = pytest.mark.slow

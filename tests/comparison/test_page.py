@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from etl.comparison.judge.report import Report
 from etl.comparison.show.charts import RatioAxis, epoch_bars, linear_marks, ratio_intervals
 from etl.comparison.show.page import render_page
+from etl.comparison.show.report import Report
 from etl.comparison.show.report_table import show_report
 from etl.measuring.statistics import Interval
 from etl.units import digits, nbytes, percent, ratio, seconds

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from etl.comparison.compare import run_comparison
-from etl.comparison.judge.report import RankResult, Report, describe_straggler
+from etl.comparison.judge.report import RankResult, describe_straggler
 from etl.comparison.request.answers import CheckedEpoch
 from etl.comparison.request.epoch_content import EpochContent
 from etl.comparison.request.settings import Settings
 from etl.comparison.run import measuring_processes as processes_module
 from etl.comparison.run.joined_ranks import join_checks
 from etl.comparison.run.schedule import available_records
+from etl.comparison.show.report import Report
 from etl.measuring.clock import EpochTimes
 from etl.measuring.joined_samples import RanksDifferError, _end_together, join_samples
 from etl.measuring.ranks import cpus_of_rank

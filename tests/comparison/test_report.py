@@ -11,7 +11,8 @@ import jsonschema
 import pytest
 
 from etl.comparison.judge.recommendation import recommend
-from etl.comparison.judge.report import Noise, Report, Section, StrategyResult
+from etl.comparison.judge.report import Noise, Section, StrategyResult
+from etl.comparison.show.report import Report
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
 from tests.comparison_reports import REPORTS

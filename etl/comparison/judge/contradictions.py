@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from etl.comparison.judge.report import Check, Report, StrategyResult
+from etl.comparison.judge.report import Check, ReportData, StrategyResult
 from etl.comparison.judge.rules import RULES
 
 # Larger than any rounding error, and less than the digits of a ratio that are shown.
@@ -16,7 +16,7 @@ class ContradictionError(RuntimeError):
     """The metrics of a report contradict each other, so it is not published."""
 
 
-def check_report(report: Report) -> None:
+def check_report(report: ReportData) -> None:
     """Raise `ContradictionError`, which lists all contradictions, if metrics of `report` contradict each other."""
     found = list(contradictions(report))
     if found:
@@ -25,7 +25,7 @@ def check_report(report: Report) -> None:
         )
 
 
-def contradictions(report: Report) -> Iterator[str]:
+def contradictions(report: ReportData) -> Iterator[str]:
     """Yield a description of each contradiction between metrics of the report.
 
     Only fields are checked: derived values are properties of the report's classes, which cannot contradict the fields.
@@ -80,7 +80,7 @@ def _impossible_times(metrics: object) -> Iterator[str]:
             yield f"{name} is {seconds}"
 
 
-def _round_contradictions(report: Report, result: StrategyResult) -> Iterator[str]:
+def _round_contradictions(report: ReportData, result: StrategyResult) -> Iterator[str]:
     numbers = [measured.round for measured in result.rounds]
     if len(set(numbers)) < len(numbers) or not numbers or max(numbers) >= report.rounds:
         yield f"it has rounds {numbers} of {report.rounds}"
@@ -93,7 +93,7 @@ def _round_contradictions(report: Report, result: StrategyResult) -> Iterator[st
         )
 
 
-def _ratio_contradictions(report: Report, result: StrategyResult) -> Iterator[str]:
+def _ratio_contradictions(report: ReportData, result: StrategyResult) -> Iterator[str]:
     ratio, reference = result.ratio, report.strategies[0]
     if (ratio is None) != (result.name == reference.name):
         yield f"it has {'no' if ratio is None else 'a'} ratio, but the reference is {reference.name}"
@@ -123,7 +123,7 @@ def _check_contradictions(check: Check, names: list[str]) -> Iterator[str]:
     yield from (f"it was broken by {name}, which is not a strategy" for name in check.broken_by if name not in names)
 
 
-def _max_scaling(report: Report, measured_records: int) -> float:
+def _max_scaling(report: ReportData, measured_records: int) -> float:
     """Return the largest possible ratio of the time of an epoch to the time of `measured_records`.
 
     The ratio is largest if the first batch takes no time, so that all time is scaled with the number of batches. It is

@@ -16,7 +16,7 @@ from etl.comparison.judge.recommendation import make_notes, recommend
 from etl.comparison.judge.report import (
     SCHEMA_VERSION,
     ProfileResult,
-    Report,
+    ReportData,
     StrategyResult,
 )
 from etl.comparison.judge.results import (
@@ -45,7 +45,7 @@ from etl.runtime.resources import available_cpus, cgroup_quota, usable_nbytes
 from etl.training.compute import INFERENCE, default_model
 
 
-def make_report(measured: Measurements) -> Report:
+def make_report(measured: Measurements) -> ReportData:
     """Make the report of `measured`, which must have samples of at least one candidate."""
     work, settings = measured.work, measured.work.settings
     evidence = _evidence(measured)
@@ -67,7 +67,7 @@ def make_report(measured: Measurements) -> Report:
     runs_model = settings.simulated_seconds is None and settings.step is None
     model = (settings.model or _model_of(measured)) if runs_model else None
     ratios = ratios_of(measured.samples, measured.compared[0], measured.scale)
-    report = Report(
+    report = ReportData(
         schema_version=SCHEMA_VERSION,
         title=f"{settings.title}: {work.source_records:,} records, batches of {settings.batch_size}{on_ranks}",
         settings={
@@ -161,7 +161,7 @@ def _strategy(
     )
 
 
-def _ratios_among(measured: Measurements, report: Report) -> dict[tuple[str, str], Interval]:
+def _ratios_among(measured: Measurements, report: ReportData) -> dict[tuple[str, str], Interval]:
     """Return the ratio of the wall times of any two strategies that broke no rule, by their names.
 
     Those with the same denominator hold together.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from etl import strategies
-from etl.comparison.judge.report import Report, StrategyResult
+from etl.comparison.judge.report import ReportData, StrategyResult
 from etl.comparison.judge.results import Measurements, audits_of, splits_of
 from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.measuring.statistics import MIN_ROUNDS, Interval
@@ -17,7 +17,7 @@ from etl.units import bounds, nbytes, seconds
 NEGLIGIBLE = 0.02
 
 
-def recommend(report: Report, ratios: Mapping[tuple[str, str], Interval], source: str) -> list[str]:
+def recommend(report: ReportData, ratios: Mapping[tuple[str, str], Interval], source: str) -> list[str]:
     """Return one to three sentences that recommend a strategy, each based on metrics of the report.
 
     The simplest strategy is recommended unless another one has been shown to be faster, by more than is negligible; and
@@ -130,7 +130,7 @@ def _cost(chosen: StrategyResult, is_without_store: bool) -> str:
     return f"{text}, which pays off {count}."
 
 
-def _bound(result: StrategyResult, report: Report) -> str:
+def _bound(result: StrategyResult, report: ReportData) -> str:
     work = INFERENCE if report.settings["compute"] == INFERENCE else TRAINING
     parts = result.parts
     waiting = parts.stall_seconds / parts.wall_seconds

@@ -21,7 +21,6 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from etl.comparison.judge.sameness import Sameness
@@ -59,7 +58,8 @@ class Section(Generic[Parent]):
     @classmethod
     def published(cls) -> list[str]:
         """Return the names of the fields and of the public properties."""
-        properties = [name for name, value in vars(cls).items() if isinstance(value, property)]
+        kinds = cls.__mro__[: cls.__mro__.index(Section)]
+        properties = [name for kind in kinds for name, value in vars(kind).items() if isinstance(value, property)]
         return [each.name for each in fields(cls)] + [name for name in properties if not name.startswith("_")]
 
     def _adopt(self, value: Any) -> Any:
@@ -272,7 +272,7 @@ class SplitTrial(Section["StrategyResult"]):
 
 
 @dataclass(frozen=True)
-class TuningResult(Section["Report"]):
+class TuningResult(Section["ReportData"]):
     """The settings of a strategy that were best for it, found before the comparison.
 
     Attributes
@@ -344,7 +344,7 @@ class RankResult(Section["StrategyResult"]):
 
 
 @dataclass(frozen=True)
-class StrategyResult(Section["Report"]):
+class StrategyResult(Section["ReportData"]):
     """Result of one strategy. Seconds and bytes are per epoch of the whole source.
 
     Attributes
@@ -513,7 +513,7 @@ def describe_straggler(ranks: Sequence[RankResult]) -> str:
 
 
 @dataclass(frozen=True)
-class StageResult(Section["Report"]):
+class StageResult(Section["ReportData"]):
     """Result of presaving after one stage, for the whole source.
 
     Attributes
@@ -612,7 +612,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Noise(Section["Report"]):
+class Noise(Section["ReportData"]):
     """Other activity of the machine while epochs were timed, as shares of all CPU time.
 
     Attributes
@@ -777,7 +777,7 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Report(Section[None]):
+class ReportData(Section[None]):
     """Report of a comparison. It has at least one strategy.
 
     Attributes
@@ -865,43 +865,9 @@ class Report(Section[None]):
         """Rules that were switched off."""
         return [check.rule for check in self.checks if check.held is None]
 
-    def __str__(self) -> str:
-        """Return the tables, as the terminal shows them."""
-        from etl.comparison.show.report_table import (  # the report knows nothing else of its presentations
-            as_text,
-            show_report,
-        )
-
-        return as_text(lambda console: show_report(self, console))
-
-    def __repr__(self) -> str:
-        return f"<Report of {self.title}: {', '.join(each.name for each in self.strategies)}>"
-
-    def _repr_html_(self) -> str:
-        """Return the page in a frame, for notebooks."""
-        from etl.comparison.show.page import framed, render_page
-
-        return framed(render_page(self), "comparison")
-
     def to_json(self) -> str:
         """Return the report as JSON text; its schema is `SCHEMA_VERSION`."""
         return json.dumps(self.as_dict(), indent=1)
-
-    def save(self, path: str | Path) -> None:
-        """Save the report to a new file: a page for .html, or everything for programs for .json.
-
-        Raises
-        ------
-        ValueError
-            If the file has another suffix.
-        """
-        from etl.comparison.show.page import render_page
-
-        contents: dict[str, Callable[[], str]] = {".html": lambda: render_page(self), ".json": self.to_json}
-        suffix = Path(path).suffix.lower()
-        if suffix not in contents:
-            raise ValueError(f"{path}: a report is saved as .html or .json")
-        Path(path).write_text(contents[suffix](), encoding="utf-8")
 
     def break_even_epochs(self, write_seconds: float, wall_seconds: float) -> float | None:
         """Return the number of epochs in which a store saves the time to write it.

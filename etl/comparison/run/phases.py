@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from etl.comparison.judge.contradictions import check_report
 from etl.comparison.judge.make_report import make_report
-from etl.comparison.judge.report import Report, Timeline
+from etl.comparison.judge.report import ReportData, Timeline
 from etl.comparison.judge.results import Measurements
 from etl.comparison.request.answers import CheckedEpoch, PipelineProfile, TuningSample
 from etl.comparison.request.candidates import Candidate, CpuSplit
@@ -43,7 +43,7 @@ CLOSING_SECONDS = 3.0
 PILOT_TURNS, PILOT_BATCHES, CLEARLY_SLOWER = 2, 6, 1.05
 
 
-def compare_as_given(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
+def compare_as_given(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> ReportData:
     """Compare the strategies of `settings` as they are, and return the report; see `run_comparison`."""
     with opened_workload(settings) as (workload, affinity):
         return _Comparison(workload, affinity, progress or _no_progress).run()
@@ -77,7 +77,7 @@ class _Comparison:
         self._gave_way = ""
         self._preparation: Preparation
 
-    def run(self) -> Report:
+    def run(self) -> ReportData:
         with MeasuringProcesses(self._workload, self._affinity) as processes:
             self._preparation = preparation = Preparation(
                 self._workload, processes, len(self._affinity), self._progress

@@ -12,7 +12,7 @@ from etl.measuring.statistics import Interval
 from etl.units import bounds, percent, ratio, time_scale
 
 if TYPE_CHECKING:
-    from etl.comparison.judge.report import Parts, ProfileResult, Report, StageResult, StrategyResult
+    from etl.comparison.judge.report import Parts, ProfileResult, ReportData, StageResult, StrategyResult
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Chart:
     one: float | None = None
 
 
-def epoch_bars(report: Report) -> Chart:
+def epoch_bars(report: ReportData) -> Chart:
     """Return the parts of an epoch's wall time: one row per strategy."""
     walls = [each.parts.wall_seconds for each in report.strategies]
     longest, scale = max(walls), time_scale(walls)
@@ -126,7 +126,7 @@ def _segments(parts: Parts) -> list[tuple[str, str, float, float]]:
 _VERDICT_KINDS = {"faster": "shown", "slower": "shown", "reference": "reference", "disqualified": "disqualified"}
 
 
-def ratio_intervals(report: Report) -> Chart | None:
+def ratio_intervals(report: ReportData) -> Chart | None:
     """Return the ratios of wall times and their intervals on a logarithmic axis; None if there is no ratio."""
     intervals = [each.ratio for each in report.strategies if each.ratio is not None]
     if not intervals:

@@ -25,7 +25,7 @@ from etl.units import (
 )
 
 if TYPE_CHECKING:
-    from etl.comparison.judge.report import Check, Report, Scenario, ScenarioResult, StrategyResult
+    from etl.comparison.judge.report import Check, ReportData, Scenario, ScenarioResult, StrategyResult
 
     Get = Callable[[StrategyResult], float | None]
 
@@ -39,7 +39,7 @@ def framed(page: str, title: str) -> str:
     return f'<iframe srcdoc="{content}" style="width: 100%; height: 900px; border: 0" title="{title}"></iframe>'
 
 
-def render_page(report: Report) -> str:
+def render_page(report: ReportData) -> str:
     """Return the page as HTML. Markup in the texts of the report is escaped."""
     return render_template(
         "page.html",
@@ -151,7 +151,7 @@ class MetricGroup:
     rows: list[MetricRow]
 
 
-def metrics_table(report: Report) -> list[MetricGroup]:
+def metrics_table(report: ReportData) -> list[MetricGroup]:
     """Return all groups of metrics, from the wall time to the cost of a store."""
     results = report.strategies
     epoch = time_scale(each.parts.wall_seconds for each in results)
@@ -332,7 +332,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
     ]
 
 
-def pays_off(epochs: float | None, report: Report) -> str:
+def pays_off(epochs: float | None, report: ReportData) -> str:
     """Return "1.3 epochs", or "never" for None; a dash if every strategy needs a store."""
     if all(each.presaving is not None for each in report.strategies):
         return NOT_MEASURED

@@ -14,7 +14,7 @@ from etl.tables import Bar, print_table
 from etl.units import Scale, bounds, percent, time_scale
 
 if TYPE_CHECKING:
-    from etl.comparison.judge.report import Report, Scenario, StrategyResult
+    from etl.comparison.judge.report import ReportData, Scenario, StrategyResult
 
 # Characters and styles of the bars.
 COMPUTE, INTERFERENCE, STALL = ("█", "green"), ("▒", "yellow"), ("░", "red")
@@ -39,7 +39,7 @@ SAMENESS_LEGEND = (
 )
 
 
-def show_report(report: Report, console: Console) -> None:
+def show_report(report: ReportData, console: Console) -> None:
     """Print a report: recommendation, strategies, stages, and rules of fairness."""
     if report.unchecked:
         console.print(f"RULES NOT CHECKED: {', '.join(report.unchecked)}", style="bold red")
@@ -89,7 +89,7 @@ def as_text(show: Callable[[Console], None]) -> str:
     return text.getvalue()
 
 
-def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
+def _strategies(report: ReportData, wall: str, epoch: Scale) -> Table:
     """Return the table of strategies. `wall` is the heading of the wall times, and `epoch` the scale of all times."""
     table = Table(title=report.title, caption=BAR_LEGEND)
     table.add_column("strategy")
@@ -131,7 +131,7 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
     return table
 
 
-def _ranks(report: Report, epoch: Scale) -> Table:
+def _ranks(report: ReportData, epoch: Scale) -> Table:
     table = Table(title=f"Ranks: {epoch.unit} per epoch", caption=RANKS_LEGEND)
     table.add_column("strategy")
     for column in ("rank", "wall", "stall", "host wait", "steps", "waits", "MB"):
@@ -152,7 +152,7 @@ def _ranks(report: Report, epoch: Scale) -> Table:
     return table
 
 
-def _stages(report: Report) -> Table:
+def _stages(report: ReportData) -> Table:
     stages = report.stages
     table = Table(title=f"Where to presave: loading alone, {stages[-1].strategy}", caption=STAGE_LEGEND)
     table.add_column("presaved after")
@@ -198,7 +198,7 @@ def _show_scenario(scenario: Scenario, console: Console) -> None:
         console.print(line, highlight=False, markup=False)
 
 
-def _show_checks(report: Report, console: Console) -> None:
+def _show_checks(report: ReportData, console: Console) -> None:
     held = [check.rule for check in report.checks if check.held]
     console.print(
         f"fairness: {len(held)} of {len(report.checks)} rules checked and held: {', '.join(held)}", highlight=False

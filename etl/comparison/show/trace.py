@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from etl.comparison.judge.report import Report, Timeline
+from etl.comparison.judge.report import ReportData, Timeline
 
 COMPUTE = 0
 Event = dict[str, Any]
 
 
-def trace_events(report: Report) -> dict[str, Any]:
+def trace_events(report: ReportData) -> dict[str, Any]:
     """Return JSON values with one process per strategy: thread 0 is compute, all other threads load.
 
     Each process begins at time 0 with the first request for a batch. Times are in microseconds, as the format requires.
