@@ -11,25 +11,25 @@ import contextlib
 import difflib
 import importlib.metadata
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from etl.commands import compare, convert, dataset, doctor, inspect, presave, tune, verify
 from etl.commands.output import checked_outputs, open_standard_streams, show_error, show_warning, shown
-from etl.commands.source_arguments import image_settings
 from etl.temporary import Terminated, ending_in_order
 
+# Each with its summary, so that only the command that is run has to be imported.
 COMMANDS = {
-    "dataset": dataset,
-    "compare": compare,
-    "tune": tune,
-    "presave": presave,
-    "inspect": inspect,
-    "verify": verify,
-    "convert": convert,
-    "doctor": doctor,
+    "dataset": "make the demonstration data, real photographs or real handwritten digits.",
+    "compare": "compare ways of loading SOURCE: which one to use, what it gains, and how sure that is.",
+    "tune": "find the settings of each strategy that are best for it.",
+    "presave": "decode once and keep the arrays on disk.",
+    "inspect": "show what a store holds, and which pipeline made it.",
+    "verify": "compare every byte of a store with its manifest; exit code 1 if something has changed.",
+    "convert": "rewrite a store in another format.",
+    "doctor": "find what makes training slow here, and the one change to make first.",
 }
 
 UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)'")
@@ -74,26 +74,29 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments`, by default those of this program, and return the exit code."""
     is_open = open_standard_streams()
+    given = sys.argv[1:] if arguments is None else arguments
+    wanted = next((each for each in given if not each.startswith("-")), None)
+    chosen: Any = importlib.import_module(f"etl.commands.{wanted}") if wanted in COMMANDS else None
     parser = _Parser(prog="etl", description="Load training data, and measure what it costs.")
     debug_help = "show the traceback of an error"
     parser.add_argument("--debug", action="store_true", help=debug_help)
     parser.add_argument("--version", action="version", version=f"fair-etl {importlib.metadata.version('fair-etl')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        summary = (command.__doc__ or "").split(":", 1)[-1].strip().split("\n")[0]
+    for name, summary in COMMANDS.items():
         subparser = commands.add_parser(name, help=summary, description=summary)
         # Also accepted after the command. A default would override the option given before the command.
         subparser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug_help)
-        command.add_arguments(subparser)
+        if name == wanted:
+            chosen.add_arguments(subparser)
     parsed = argparse.Namespace(debug=False, command=None)
-    chosen: Any = None
     try:
         parsed = parser.parse_args(arguments)
         if parsed.command is None:
             with shown() as console:
                 console.print(FIRST_STEPS, end="", highlight=False)
             return 0
-        chosen = COMMANDS[parsed.command]
+        from etl.commands.source_arguments import image_settings  # reads sources
+
         outputs = checked_outputs(parsed, is_open, getattr(chosen, "ONLY_SHOWS", False))
         with ending_in_order(), image_settings(parsed), outputs, warnings.catch_warnings():
             warnings.showwarning = show_warning  # type: ignore[assignment]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 import etl
 import presave
-from etl.commands import main
+from etl.commands import COMMANDS, main
 from etl.commands.output import save_page
 
 LIMIT_SECONDS = 120
@@ -44,6 +45,21 @@ def test_etl_alone_says_what_to_do_first_in_a_narrow_terminal(capsys: pytest.Cap
     for name in ("compare", "tune", "presave", "doctor", "dataset"):
         assert f"\n  etl {name} photos/" in shown
     assert all(len(line) < 80 for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_says_of_a_command_what_its_module_says(name: str) -> None:
+    documentation = importlib.import_module(f"etl.commands.{name}").__doc__ or ""
+    assert documentation.splitlines()[0].partition(": ")[2] == COMMANDS[name]
+
+
+def test_the_help_imports_no_command() -> None:
+    code = "import sys; from etl.commands import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "etl.commands" in shown
+    assert not {"etl.comparison", "etl.sources", "etl.iterators", *(f"etl.commands.{name}" for name in COMMANDS)} & set(
+        shown
+    )
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
