@@ -314,7 +314,9 @@ class MeasuringProcesses:
     ) -> Request:
         """Return the request to one rank."""
         workload = self._workload
-        is_foreign = candidate is not None and candidate.is_foreign
+        loader = None
+        if candidate is not None and candidate.is_foreign:
+            loader = replace(workload.user_loader(candidate), rank=rank)
         request = MeasuringRequest(
             action=action,
             records=len(workload.records),
@@ -322,7 +324,7 @@ class MeasuringProcesses:
             rank=rank,
             candidate=candidate,
             threads=None if candidate is None else workload.threads(candidate),
-            loader=replace(workload.user_loader(candidate), rank=rank) if candidate and is_foreign else None,
+            loader=loader,
             **asked,
         )
         if request.arrays_file:
