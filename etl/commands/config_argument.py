@@ -11,7 +11,7 @@ from etl.commands.source_arguments import source_options
 from etl.configuration import SIZE, Configuration
 
 
-def add_config_argument(parser: argparse.ArgumentParser, told: str, *positionals: argparse.Action) -> None:
+def add_config_argument(parser: argparse.ArgumentParser, described: str, *positionals: argparse.Action) -> None:
     """Declare `--config`."""
     parser.add_argument(
         "--config",
@@ -19,7 +19,7 @@ def add_config_argument(parser: argparse.ArgumentParser, told: str, *positionals
         positionals=positionals,
         type=Path,
         metavar="FILE",
-        help=f"a file of `etl tune --toml`, which tells {told}",
+        help=f"a file of `etl tune --toml`, which tells {described}",
     )
 
 
@@ -74,9 +74,9 @@ def fill_from(configuration: Configuration, arguments: argparse.Namespace, value
     settled = ("split", "pipeline", "until")  # None is a value of these, the default one
     given = {name: getattr(arguments, name) for name in values}
     options = source_options(arguments)
-    told = {name: value for name, value in values.items() if value is not None or name in settled}
-    told.update((name, configuration.table_options.get(name)) for name in options)
-    for name, value in told.items():
+    configured = {name: value for name, value in values.items() if value is not None or name in settled}
+    configured.update((name, configuration.table_options.get(name)) for name in options)
+    for name, value in configured.items():
         own = {**given, **options}[name]
         if own is not None and not _is_same(name, own, value):
             said = "nothing about it" if value is None else f"{value}"

@@ -130,7 +130,7 @@ def _cold_seconds(work: Work, raw: RawIterator) -> list[tuple[str, float]]:
     clock = StageClock(work.stages)
     run = _record_run(work, raw)
     clock.until = time.perf_counter() + SECONDS
-    run.load(clock, most=len(work.records))
+    run.load(clock, max_records=len(work.records))
     return clock.seconds_per_record()
 
 

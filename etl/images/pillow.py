@@ -102,11 +102,11 @@ def check_scans(encoded: np.ndarray, pixels: int) -> None:
     """Raise `ValueError` for a JPEG file with far more scans over its pixels than any encoder writes."""
     if Image.MAX_IMAGE_PIXELS is None:
         return
-    most = MAX_SCANS * Image.MAX_IMAGE_PIXELS // max(1, pixels)
+    max_scans = MAX_SCANS * Image.MAX_IMAGE_PIXELS // max(1, pixels)
     # Counting bytes is faster, but finds too many: in other segments, and in what follows the image.
-    if len(encoded) > most * MIN_SCAN_NBYTES and encoded.tobytes().count(SCAN_MARKER) > most:
+    if len(encoded) > max_scans * MIN_SCAN_NBYTES and encoded.tobytes().count(SCAN_MARKER) > max_scans:
         scans = sum(marker == START_OF_SCAN for marker, _ in jpeg_segments(encoded.data))
-        if scans > most:
+        if scans > max_scans:
             raise ValueError(
                 f"{scans} scans of {pixels:,} pixels, which is not a photograph; remove or replace the file"
             )

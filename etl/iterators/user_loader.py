@@ -86,8 +86,8 @@ class UserLoaderIterator(BatchIterator):
 
     @property
     def epoch(self) -> int:
-        told = (getattr(each, "epoch", None) for each in (self._batches, *self._settable))
-        return next((epoch for epoch in told if isinstance(epoch, int)), self._epoch)
+        reported = (getattr(each, "epoch", None) for each in (self._batches, *self._settable))
+        return next((epoch for epoch in reported if isinstance(epoch, int)), self._epoch)
 
     @property
     def rank(self) -> int:

@@ -106,10 +106,10 @@ class RecordRun:
         clock.until = time.perf_counter() + seconds
         self.load(clock)
 
-    def load(self, clock: StageClock, most: float = math.inf) -> None:
-        """Load until `clock.until`, which another thread may change, or until `most` records are loaded."""
+    def load(self, clock: StageClock, max_records: float = math.inf) -> None:
+        """Load until `clock.until`, which another thread may change, or until `max_records` records are loaded."""
         arrays: dict[str, np.ndarray] = {}
-        while time.perf_counter() < clock.until and clock.records < most:
+        while time.perf_counter() < clock.until and clock.records < max_records:
             # There is no lock, so two threads may load the same records, which takes as long as different ones.
             first, self._next = self._next, self._next + self._batch
             indices = np.take(self._order, range(first, first + self._batch), mode="wrap")

@@ -116,8 +116,10 @@ class Ranks:
         """Raise `ValueError` on all ranks unless `value` is equal on all."""
         values = self.gather(value)
         if any(each != values[0] for each in values):
-            told = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(values))
-            raise ValueError(f"all ranks must have the same {what}, or they would wait for each other forever: {told}")
+            listed = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(values))
+            raise ValueError(
+                f"all ranks must have the same {what}, or they would wait for each other forever: {listed}"
+            )
 
     def share(self, iterator: BatchIterator) -> BatchIterator:
         """Return this rank's part of `iterator`: a shard, or `iterator` if that is this rank's part already.

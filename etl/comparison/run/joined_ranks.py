@@ -56,9 +56,9 @@ def join_checks(checks: Sequence[CheckedEpoch]) -> CheckedEpoch:
 def _check_division(contents: Sequence[EpochContent]) -> None:
     batches = [len(each.digests) for each in contents]
     if len(set(batches)) > 1:
-        told = ", ".join(f"rank {rank}: {count:,}" for rank, count in enumerate(batches))
+        counts = ", ".join(f"rank {rank}: {count:,}" for rank, count in enumerate(batches))
         raise RanksDifferError(
-            f"its ranks have different numbers of batches ({told}), so that one would wait for the others forever"
+            f"its ranks have different numbers of batches ({counts}), so that one would wait for the others forever"
         )
     records = [Counter(each.records) for each in contents]
     if all(each == records[0] for each in records[1:]):

@@ -137,7 +137,7 @@ class Preparation:
             self.set_prepared_records(self._tried_records)
 
     def _count_records(self, candidate: Candidate, source: UserLoaderSource) -> None:
-        """Take over the records of an epoch that a user's loader has told, of a source that only it can read."""
+        """Take over the records of an epoch that a user's loader has reported, of a source that only it can read."""
         tried, batch_size = self._workload.tried[candidate.origin], self._settings.batch_size
         batches = self._settings.epoch_batches or tried.epoch_batches
         if batches is None:

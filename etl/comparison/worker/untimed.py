@@ -241,7 +241,7 @@ def _ended(epochs: Epochs, loading: MeasuredLoader, waits: list[float]) -> Gener
     waits : list of float
         Gets the seconds that each batch was waited for.
     """
-    most = None if loading.records is None else ENDLESS * loading.records
+    max_samples = None if loading.records is None else ENDLESS * loading.records
     samples = 0
     asked = time.perf_counter()
     batches = iter(epochs)
@@ -250,7 +250,7 @@ def _ended(epochs: Epochs, loading: MeasuredLoader, waits: list[float]) -> Gener
             waits.append(time.perf_counter() - asked)
             samples += record_count(batch)
             yield batch
-            if most is not None and samples > most:
+            if max_samples is not None and samples > max_samples:
                 raise ValueError(
                     f"its epoch does not end: it gave {samples:,} records, and the source has {loading.records:,}; "
                     "with --epoch-batches N an epoch is N batches"
