@@ -1,4 +1,4 @@
-"""The work of a comparison as it was measured: facts for whoever judges the samples."""
+"""The work of a comparison as it was measured: the facts that samples are judged with."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Predictions for elsewhere: a model of an epoch with other CPUs, compute or storage, from measured costs.
 
-A training loop that loads itself waits for every record: for its CPU time, for a slow source and for the disk. CpuSplit
+A training loop that loads itself waits for every record: for its CPU time, for a slow source and for the disk. Threads
 that load ahead share all of that, but no number of threads reads faster than the disk. This is only arithmetic:
 `costs.py` takes the costs from the measurements of a comparison.
 """

@@ -58,7 +58,7 @@ class ChartRow:
     summary : str
         The row in short.
     spoken : str
-        The row for those who do not see it.
+        The row as a screen reader says it.
     warning : str
         Reason why the row does not count; otherwise empty.
     """
