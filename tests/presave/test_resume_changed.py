@@ -134,7 +134,7 @@ def test_records_that_change_during_the_write_give_no_store(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("identity", [3, ["a"], {"a": np.zeros(1)}], ids=str)
 def test_an_identity_that_is_no_mapping_to_json_is_refused(identity: Any, tmp_path: Path) -> None:
-    with pytest.raises(presave.StoreError, match="identity of the records is no mapping"):
+    with pytest.raises(presave.StoreError, match="identity of the records is not a mapping"):
         presave.write(tmp_path / "s", Read(_records(), identity=identity))
 
 

@@ -204,7 +204,7 @@ def test_a_file_of_very_many_scans_is_refused_before_it_is_decoded(calls: list[i
     last = content.rindex(b"\xff\xda")
     encoded = np.frombuffer(content[:-2] + content[last:-2] * 100 + content[-2:], np.uint8)
     for decoder in ("turbo", "pillow"):
-        with pytest.raises(ValueError, match=r"1\d\d scans of 64,000,000 pixels, which is no photograph"):
+        with pytest.raises(ValueError, match=r"1\d\d scans of 64,000,000 pixels, which is not a photograph"):
             etl.stages.Decode(decoder).open(encoded)
     assert calls == []
 
@@ -253,5 +253,5 @@ def test_scans_are_counted_wherever_libjpeg_finds_them(
     content = encode(picture(), progressive=True).tobytes()
     last = content.rindex(b"\xff\xda")
     encoded = np.frombuffer(content[:-2] + (hidden + content[last:-2]) * 30 + content[-2:], np.uint8)
-    with pytest.raises(ValueError, match=r"[34]\d scans of 11,397 pixels, which is no photograph"):
+    with pytest.raises(ValueError, match=r"[34]\d scans of 11,397 pixels, which is not a photograph"):
         decode(encoded, decoder)

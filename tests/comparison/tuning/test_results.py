@@ -118,7 +118,7 @@ def test_advice_without_a_better_configuration_is_to_leave_the_settings() -> Non
     assert (
         strategy("mine", two, {}).advice() == f"{leave} the only other configuration has not been shown to be faster."
     )
-    assert strategy("mine", four, {}).advice() == f"{leave} none of 3 others has been shown to be faster."
+    assert strategy("mine", four, {}).advice() == f"{leave} none of the 3 others has been shown to be faster."
     dropped = strategy("mine", [configuration({}, 2.0, dropped=ABOVE)], {})
     assert dropped.advice() == (
         "mine: no configuration can be recommended: as given, it takes 1,204 MB on disk, above --max-disk."
