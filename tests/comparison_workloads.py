@@ -20,7 +20,7 @@ COLUMNS = 4
 
 
 def faults(disqualified: list[str]) -> list[str]:
-    """Return the rules that were broken, but for "sum": beside other tests, even the loop of a short epoch is held up."""
+    """Return the rules that were broken, but for "sum": beside other tests, the loop of a short epoch is held up."""
     return [each for each in disqualified if not each.startswith("sum:")]
 
 
