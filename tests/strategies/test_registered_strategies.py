@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import etl
 from etl import strategies
 from etl.comparison.request.candidates import Candidate
 from etl.functions import find_function
 from etl.strategies import Strategy, strategy
+from tests.comparison_workloads import write_table
 from tests.user_modules import write_package
 
 PLUGIN = """
@@ -76,6 +78,19 @@ def test_a_comparison_calls_it_by_the_registered_name() -> None:
     candidate = Candidate.parse("fast")
     assert (candidate.strategy, candidate.is_foreign) == ("fast", True)
     assert Candidate.parse("mine=fast").label == "mine"
+
+
+@pytest.mark.slow
+def test_processes_that_measure_find_it_where_this_process_does(tmp_path: Path) -> None:
+    report = etl.compare(
+        write_table(tmp_path),
+        ["raw", "fast-raw"],
+        table_options={"label": "kind"},
+        compute="simulated:1ms",
+        rounds=1,
+        budget="20s",
+    )
+    assert [(each.name, len(each.rounds)) for each in report.strategies] == [("raw", 1), ("fast-raw", 1)], report.notes
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ MODULES = ("etl.comparison.worker.builtin", "etl.comparison.worker.profile")
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Open the work that is described, and import all that measuring needs, in random order."""
+    search_folders(request["settings"]["search"])  # settings may name strategies that only these folders have
     settings: Settings = Settings.from_json(request["settings"])
-    search_folders(settings.search)
     take_over(request["pillow"])
     work = Work(settings, Path(request["folder"]), request["cpus"])
     compute_modules = modules_of(settings)
