@@ -7,11 +7,12 @@ import math
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cells import Profile
 from benchmarks.console import Progress
@@ -189,9 +190,8 @@ def _at_workload(arms: _Arms, values: list[Key], number: int, seconds: float) ->
         try:
             arm = arms.of(setting)
             other = arm.ask({**request, "setting": setting.to_json()})
-            is_known = setting.dtype == axis.base.dtype  # otherwise the arithmetic differs
-            one, expected = (DoneWork(score=each["result"] if is_known else None) for each in (other, ready))
-            check_same_work(f"{workload} with {name} {key[2]}", one, "the default", expected)
+            done, expected = (done_work(setting, axis.base, each) for each in (other, ready))
+            check_same_work(f"{workload} with {name} {key[2]}", done, "the default", expected)
             blocks = take_blocks(partial(_turn, (arms.base, arm), axis.turn_seconds), number, seconds, min_blocks=1)
             arm.end_session()
         except MeasurementError as error:
@@ -201,6 +201,11 @@ def _at_workload(arms: _Arms, values: list[Key], number: int, seconds: float) ->
         results.append(SettingResult(key[2], blocks, [ready["memory"], other["memory"]]))
     arms.base.end_session()
     return results
+
+
+def done_work(setting: Setting, base: Setting, answer: Mapping[str, Any]) -> DoneWork:
+    """Return the work of an epoch; in another dtype the arithmetic differs, so the score is left out."""
+    return DoneWork(score=answer["result"] if setting.dtype == base.dtype else None)
 
 
 def _refuse(_: tuple[str, str], error: MeasurementError) -> None:

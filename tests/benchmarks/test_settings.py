@@ -20,14 +20,14 @@ import etl
 from benchmarks.cells import PROFILE_VARIABLE
 from benchmarks.journal import JOURNAL_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
-from benchmarks.measuring.same_work import DifferentWork
+from benchmarks.measuring.same_work import DifferentWork, check_same_work
 from benchmarks.settings import __main__ as command
 from benchmarks.settings import setting as settings
 from benchmarks.settings import settings_turns as turns
 from benchmarks.settings import suites
 from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Setting, SettingAxis, on_backend, unsupported_reason
 from benchmarks.settings.settings_table import WORDS, as_json, judge_settings, show
-from benchmarks.settings.settings_turns import SettingPairs, SettingResult, keys, memory_ratios, take_turns
+from benchmarks.settings.settings_turns import SettingPairs, SettingResult, done_work, keys, memory_ratios, take_turns
 from benchmarks.settings.settings_worker import WORKLOADS
 
 MISSING = sorted(set(settings.ALLOCATORS) - set(settings.ALLOCATORS_HERE))
@@ -150,6 +150,17 @@ def test_every_allocator_is_in_force_if_it_is_installed(axes: dict[str, SettingA
     for name in settings.ALLOCATORS:
         assert results["allocator", "new batches", name].failure == ""
         assert len(results["allocator", "new batches", name].blocks) == 1
+
+
+def test_another_result_is_refused_unless_the_dtype_differs() -> None:
+    def check(setting: Setting, found: float) -> None:
+        done, expected = (done_work(setting, Setting(), {"result": each}) for each in (found, 1.0))
+        check_same_work("decoding with heap retain", done, "the default", expected)
+
+    check(Setting(heap="retain"), 1.0001)
+    check(Setting(dtype="float64"), 2.0)
+    with pytest.raises(DifferentWork, match=r"the score is 2\.0 in decoding with heap retain and 1\.0 in the default"):
+        check(Setting(heap="retain"), 2.0)
 
 
 def test_an_error_of_the_default_is_raised(axes: dict[str, SettingAxis]) -> None:

@@ -228,10 +228,10 @@ class is_killed(good):
 
 
 class fails_later(good):
-    """Fail in the third round, in the fifth process: two are for a try and a check."""
+    """Fail in the seventh process: after the try, two checks and the first sample, two may have been taken again."""
 
     def __iter__(self):
-        if count_processes("fails_later") > 4:
+        if count_processes("fails_later") > 6:
             raise Broken("that was too much")  # place: fails_later
         return super().__iter__()
 
@@ -242,7 +242,7 @@ class hangs_in_the_try(good):
 
 
 class hangs_in_a_later_round(good):
-    """Hangs in its seventh process: after its try, two checks and first sample, two may have been taken again."""
+    """Hang in the seventh process, as does `fails_later`."""
 
     def __iter__(self):
         if count_processes("hangs_in_a_later_round") > 6:

@@ -162,10 +162,10 @@ def test_loaders_that_fail_at_once_are_named_and_the_others_are_measured(
 
 def test_a_loader_that_fails_in_a_later_round_has_no_result(folder: Path) -> None:
     strategies = list(map(named, ["fails_later", "good"]))
-    report = compare(*strategies, rounds=3)
-    assert_failed(report, "fails_later", r"Broken: that was too much, at PLACE \(__iter__\), in round \d")
+    report = compare(*strategies, rounds=5)
+    assert_failed(report, "fails_later", r"Broken: that was too much, at PLACE \(__iter__\), in round [2-5]")
     assert "good is the reference instead of fails_later." in report.notes
-    assert [(each.name, len(each.rounds)) for each in report.strategies] == [("good", 3)]
+    assert [(each.name, len(each.rounds)) for each in report.strategies] == [("good", 5)]
 
 
 def test_what_is_wrong_with_a_loader_that_can_be_measured_is_in_the_report(folder: Path) -> None:
@@ -212,7 +212,7 @@ def test_an_interruption_ends_a_loader_that_hangs(name: str, folder: Path) -> No
         assert (process.returncode, printed) == (130, "")
     else:
         assert (process.returncode, errors) == (0, "")
-        assert re.search(r"STOPPED EARLY, after \d+ rounds", printed)
+        assert re.search(r"STOPPED EARLY, after [1-5] rounds", printed)
 
 
 def test_a_function_that_cannot_be_carried_to_another_process_is_named(folder: Path) -> None:
