@@ -132,15 +132,13 @@ class Journal(Generic[Key, Result]):
     def rewrite(self, results: Mapping[Key, Result]) -> None:
         """Replace the file by one with these results only; an interruption leaves the old one."""
         self.results = dict(results)
-        if self._path is not None:
-            self._replace(self._path)
-
-    def _replace(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.name}.unfinished")
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self._path.with_name(f"{self._path.name}.unfinished")
         lines = [json.dumps(self._header), *(_line(key, result) for key, result in self.results.items())]
         unfinished.write_text("".join(f"{line}\n" for line in lines))
-        unfinished.replace(path)
+        unfinished.replace(self._path)
 
     def note(self, key: Key, result: Result) -> None:
         """Add a result."""
@@ -158,7 +156,7 @@ class Journal(Generic[Key, Result]):
     def _write(self, line: str) -> None:
         if self._path is not None:
             if not self._path.exists():
-                self._replace(self._path)
+                self.rewrite(self.results)
             with self._path.open("a") as file:
                 file.write(f"{line}\n")
 

@@ -5,13 +5,19 @@ torch takes seconds to import, and a simulated device does without it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from etl.comparison.request.settings import Settings
-from etl.comparison.request.work import Work
 from etl.functions import find_function
 from etl.measuring.epochs import Compute
 from etl.training.compute import Simulated, UserStep
+
+if TYPE_CHECKING:  # another Python has what `user_loader` imports, no more
+    from etl.comparison.request.conditions import Conditions
+    from etl.comparison.request.settings import Settings
+    from etl.comparison.request.work import Work
+    from etl.measuring.ranks import Rank
+    from etl.strategies.task import Task
 
 MODEL_MODULES = ("torch", "etl.training.model_compute")
 # torch.optim imports it for a second, when the first optimizer is made; so does the averaging of gradients.
@@ -33,15 +39,22 @@ def make_compute(work: Work, batch: Any) -> Compute:
     ValueError
         If there are no labels to train on, or the model or the user's step cannot be made.
     """
-    settings = work.settings
-    if settings.simulated_seconds is not None:
-        return Simulated(settings.simulated_seconds, settings.waits_for_steps, work.rank.meet_devices())
-    if settings.step is not None:
-        step = find_function(settings.step, "--step")
-        return UserStep(step, work.task(), settings.waits_for_steps, work.rank)
+    compute = make_plain_compute(work.settings, work.rank, work.task)
+    if compute is not None:
+        return compute
     from etl.training.model_compute import make_model_compute
 
     return make_model_compute(work, batch)
+
+
+def make_plain_compute(conditions: Conditions, rank: Rank, task: Callable[[], Task]) -> Compute | None:
+    """Return simulated compute, or that of a user's step; None if a model of the comparison computes."""
+    if conditions.simulated_seconds is not None:
+        return Simulated(conditions.simulated_seconds, conditions.waits_for_steps, rank.meet_devices())
+    if conditions.step is not None:
+        step = find_function(conditions.step, "--step")
+        return UserStep(step, task(), conditions.waits_for_steps, rank)
+    return None
 
 
 def is_on_device(settings: Settings) -> bool:

@@ -23,6 +23,7 @@ import psutil
 from etl.comparison.request.answers import AuditedSample, FirstTry, TriedLoader, WrittenStore
 from etl.comparison.request.loader_request import UserLoader, files_below, task_of
 from etl.comparison.request.measuring_request import MeasuringRequest
+from etl.comparison.worker.make_compute import make_plain_compute
 from etl.comparison.worker.untimed import check_epoch, take_tuning_sample, try_loader
 from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
@@ -38,7 +39,7 @@ from etl.runtime.heap_policy import HeapPolicy
 from etl.strategies.open_loader import find_prepare, open_loader
 from etl.strategies.settings import declared_settings, present_settings
 from etl.strategies.task import Task
-from etl.training.compute import Simulated, UserStep, seed_everything
+from etl.training.compute import seed_everything
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -197,14 +198,9 @@ def _run(prepare: Callable[[Task], Any], loader: UserLoader, task: Task) -> Writ
 
 
 def _make_compute(loader: UserLoader, task: Task, make_compute: Callable[[Any], Compute] | None, batch: Any) -> Compute:
-    if loader.conditions.simulated_seconds is not None:
-        return Simulated(
-            loader.conditions.simulated_seconds, loader.conditions.waits_for_steps, loader.rank.meet_devices()
-        )
-    if loader.conditions.step is not None:
-        return UserStep(
-            find_function(loader.conditions.step, "--step"), task, loader.conditions.waits_for_steps, loader.rank
-        )
+    compute = make_plain_compute(loader.conditions, loader.rank, lambda: task)
+    if compute is not None:
+        return compute
     if make_compute is None:
         raise ValueError(
             "another Python cannot run the comparison's own model; give --step module:function, which runs there, or "
