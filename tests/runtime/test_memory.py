@@ -61,6 +61,10 @@ def test_the_smaller_one_counts(left: int, available: int, monkeypatch: pytest.M
     assert resources.available_nbytes() == available
 
 
+def test_stores_have_the_same_file() -> None:
+    assert Path(resources_of_stores.__file__).resolve() == Path(resources.__file__).resolve()
+
+
 def test_a_store_that_its_container_has_no_room_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     presave.write(tmp_path / "s", [{"x": np.zeros(1000, np.uint8)}]).close()
     monkeypatch.setattr(resources_of_stores, "cgroup_nbytes_left", lambda: 999)
