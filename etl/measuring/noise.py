@@ -58,6 +58,8 @@ MAX_SLOWDOWN = ProbeSeconds(cpu=1.25, memory=1.75)
 MAX_STEAL = 0.02
 # Own time that is counted in ticks, and services of the system, are up to 1.2%; one busy neighbour takes 42% or more.
 MAX_OTHER_PROCESSES = 0.05
+# More of the wall time than this is in none of its parts if the loop lost its CPU between two readings of the clock.
+MAX_UNEXPLAINED = 0.01
 MAX_RETAKEN_SHARE = 0.2
 
 
@@ -209,38 +211,6 @@ def quickest(probes: Sequence[ProbeSeconds]) -> ProbeSeconds:
     return ProbeSeconds(min(each.cpu for each in probes), min(each.memory for each in probes))
 
 
-def describe_disturbance(
-    probes: Sequence[ProbeSeconds],
-    reference: ProbeSeconds,
-    *,
-    steal: float,
-    other_processes: float,
-) -> str:
-    """Return why a sample does not count, or "" if nothing disturbed it. Its own time has no part in this.
-
-    Parameters
-    ----------
-    steal, other_processes : float
-        Shares during the sample, as of `NoiseWatch`. A CPU quota that is used up is not a disturbance: it is there in
-        every sample, so that none would count.
-    """
-    slowest_cpu, slowest_memory = max(each.cpu for each in probes), max(each.memory for each in probes)
-    if other_processes > MAX_OTHER_PROCESSES:
-        return f"other processes used {other_processes:.0%} of the CPUs"
-    if steal > MAX_STEAL:
-        return f"the hypervisor took {steal:.0%} of the CPUs"
-    if slowest_cpu > MAX_SLOWDOWN.cpu * reference.cpu:
-        return f"the CPU was {slowest_cpu / reference.cpu:.2f} times slower than at its quickest"
-    if slowest_memory > MAX_SLOWDOWN.memory * reference.memory:
-        return f"memory was {slowest_memory / reference.memory:.2f} times slower than at its quickest"
-    return ""
-
-
-def may_retake(samples: int, retaken: int) -> bool:
-    """Return True if another sample may be taken again: at most a fifth of `samples`, of which `retaken` have been."""
-    return retaken + 1 <= MAX_RETAKEN_SHARE * samples
-
-
 class Probed(Protocol):
     """A sample that says what disturbed it."""
 
@@ -256,12 +226,36 @@ class Probed(Protocol):
     def other_processes(self) -> float:
         """Share of the CPUs that other processes used."""
 
+    @property
+    def unexplained(self) -> float:
+        """Share of its wall time that is in none of its parts."""
+
 
 AnySample = TypeVar("AnySample", bound=Probed)
 
 
+def describe_disturbance(sample: Probed, reference: ProbeSeconds) -> str:
+    """Return why a sample does not count, or "" if nothing disturbed it. Its own time has no part in this.
+
+    A CPU quota that is used up is not a disturbance: it is there in every sample, so that none would count.
+    """
+    slowest_cpu, slowest_memory = max(each.cpu for each in sample.probes), max(each.memory for each in sample.probes)
+    if sample.other_processes > MAX_OTHER_PROCESSES:
+        return f"other processes used {sample.other_processes:.0%} of the CPUs"
+    if sample.steal > MAX_STEAL:
+        return f"the hypervisor took {sample.steal:.0%} of the CPUs"
+    if slowest_cpu > MAX_SLOWDOWN.cpu * reference.cpu:
+        return f"the CPU was {slowest_cpu / reference.cpu:.2f} times slower than at its quickest"
+    if slowest_memory > MAX_SLOWDOWN.memory * reference.memory:
+        return f"memory was {slowest_memory / reference.memory:.2f} times slower than at its quickest"
+    return ""
+
+
 class NoiseGate:
-    """Has samples that were disturbed taken again at once, up to a fifth of all.
+    """Has samples taken again at once if they were disturbed, or if their parts do not add up.
+
+    Up to a fifth of all are taken again for either reason. On a busy machine all samples are disturbed, which uses up
+    the one fifth; one that does not add up would disqualify its strategy, so it has a fifth of its own.
 
     Attributes
     ----------
@@ -275,20 +269,24 @@ class NoiseGate:
         self.retaken: list[str] = []
         self.disturbed: list[str] = []
         self._probes: list[ProbeSeconds] = []
+        # How many were taken again although their parts add up, and because they do not.
+        self._counts = {True: 0, False: 0}
 
     def take(self, name: str, samples: int, measure: Callable[[], AnySample]) -> AnySample:
         """Return a sample that `measure` takes, of which there are to be `samples` in all."""
         while True:
             sample = measure()
             self._probes += sample.probes
-            reason = describe_disturbance(
-                sample.probes, quickest(self._probes), steal=sample.steal, other_processes=sample.other_processes
-            )
+            adds_up = abs(sample.unexplained) <= MAX_UNEXPLAINED
+            reason = f"{sample.unexplained:.2%} of its wall time is unexplained"
+            if adds_up:
+                reason = describe_disturbance(sample, quickest(self._probes))
             if not reason:
                 return sample
-            if not may_retake(samples, len(self.retaken)):
+            if self._counts[adds_up] + 1 > MAX_RETAKEN_SHARE * samples:
                 self.disturbed.append(f"{name}: {reason}")
                 return sample
+            self._counts[adds_up] += 1
             self.retaken.append(f"{name}: {reason}")
 
 

@@ -191,6 +191,13 @@ class Sample(JsonValues):
         return [stall for each in self.stalls for stall in each[1:] or each]
 
     @property
+    def unexplained(self) -> float:
+        """The share of the wall time that is neither stall nor compute nor harness."""
+        epoch = self.epoch
+        known = epoch.stall.total + epoch.compute.total + self.harness * epoch.batches
+        return (epoch.wall.total - known) / epoch.wall.total
+
+    @property
     def storage(self) -> Split | None:
         """The part of the stall in which data were waited for, without that of the start-up; None if unknown.
 

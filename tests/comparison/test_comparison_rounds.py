@@ -48,7 +48,8 @@ class Machine:
     def measure(self, candidate: Candidate, recipe: Recipe) -> AuditedSample:
         self._ask(candidate, recipe.etl_alone)
         wall = float(np.exp(self._random.normal(0, SPREADS.get(candidate, 0.1))))
-        return make_sample(wall=Split(wall / 2, wall / 2), cpu_seconds=len(self.asked))
+        part = Split(wall / 4, wall / 4)
+        return make_sample(wall=Split(wall / 2, wall / 2), compute=part, stall=part, cpu_seconds=len(self.asked))
 
     def load(self, candidate: Candidate) -> LoadingSample:
         self._ask(candidate, True)

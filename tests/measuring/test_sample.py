@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etl.measuring.clock import DeviceStep
+from etl.measuring.clock import DeviceStep, Split
 from etl.measuring.epochs import MeasuredLoader
 from etl.measuring.sample import WARM_UP_STEPS, Recipe, Sample, first_copies, take_sample
 from etl.training.compute import Simulated
+from tests.comparison_workloads import make_sample
 
 BATCHES = 6
 MADE, EPOCH, STEP, CLOSED = "made", "epoch", "step", "closed"
@@ -97,6 +98,11 @@ def test_a_loader_without_batches_is_an_error() -> None:
     loading = MeasuredLoader(list, lambda batch: Simulated(0.0, True), [], is_cold=False)
     with pytest.raises(ValueError, match="no batches"):
         take_sample(loading, Recipe())
+
+
+def test_what_is_in_no_part_of_the_wall_time_is_unexplained() -> None:
+    sample = make_sample(wall=Split(0.05, 0.20), harness=0.004)  # 10 batches; stalls and steps take 0.1 s each
+    assert sample.unexplained == pytest.approx(0.01 / 0.25)
 
 
 def test_the_simulated_device_is_one_that_is_waited_for() -> None:

@@ -620,9 +620,10 @@ class Noise(Section["ReportData"]):
     frequency_mhz : list of float
         Lowest and highest frequency of a CPU; empty if the system does not report them.
     retaken : list of str
-        Samples that were taken again because they had been disturbed, with the reason; at most a fifth of all.
+        Samples that were taken again, with the reason: at most a fifth of all because they had been disturbed, and as
+        many because their parts did not add up.
     disturbed : list of str
-        Samples that count although they were disturbed, since too many had been taken again.
+        Samples that count nevertheless, since too many had been taken again.
     """
 
     frequency_mhz: list[float]

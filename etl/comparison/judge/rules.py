@@ -11,6 +11,7 @@ from etl.comparison.judge.report import THROTTLED_LIMIT, Check, Parts
 from etl.comparison.judge.sameness import Sameness, compare_epochs
 from etl.comparison.request.answers import CheckedEpoch, LoadingSample, WrittenStore
 from etl.comparison.request.candidates import CpuSplit
+from etl.measuring.noise import MAX_UNEXPLAINED
 from etl.measuring.sample import Sample
 from etl.measuring.statistics import MIN_ROUNDS
 
@@ -27,7 +28,6 @@ RULES = {
 # Relative. A GPU adds numbers in a different order each time, and so may another version of torch, so that losses
 # differ slightly.
 DEVICE_SCORE_TOLERANCE = 1e-2
-UNEXPLAINED_TOLERANCE = 0.01
 # A strategy may seem to use more than its CPUs by this share: CPU time is counted in ticks, and is not read at the same
 # moment as wall time.
 CPU_TOLERANCE = 0.05
@@ -376,6 +376,6 @@ def _sum(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _F
     broken = {
         name: f"{share:.2%} of its wall time is unexplained"
         for name, share in shares.items()
-        if abs(share) > UNEXPLAINED_TOLERANCE
+        if abs(share) > MAX_UNEXPLAINED
     }
     return f"at most {max(map(abs, shares.values())):.2%} of a strategy's wall time is unexplained", broken
