@@ -19,11 +19,6 @@ from etl.measuring.waiting import WaitTimes
 COLUMNS = 4
 
 
-def faults(disqualified: list[str]) -> list[str]:
-    """Return the rules that were broken, but for "sum": beside other tests, the loop of a short epoch is held up."""
-    return [each for each in disqualified if not each.startswith("sum:")]
-
-
 def write_table(folder: Path, rows: int = 200) -> Path:
     """Write a CSV file with `COLUMNS` columns of numbers and a column `kind` of three names."""
     random = np.random.default_rng(0)
