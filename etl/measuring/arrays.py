@@ -123,12 +123,6 @@ def views_in(batch: Any) -> list[np.ndarray]:
     return [view for view in views if view is not None]
 
 
-def arrays_in(batch: Any) -> list[np.ndarray]:
-    """Return all arrays of `batch` as numpy arrays, in order; copies only of those that `touch` does not read."""
-    found = ((library_of(leaf), leaf) for leaf in leaves_in(batch))
-    return [library.to_host(leaf) for library, leaf in found if library is not None]
-
-
 def copy_of(batch: Any) -> Any:
     """Return the same structure with arrays in memory of their own, so that it outlives the loader's buffers."""
     leaves = leaves_in(batch)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -102,17 +103,15 @@ class EpochMetrics(JsonValues):
     def mean(cls, epochs: Sequence[EpochMetrics]) -> EpochMetrics:
         """Return the means of the times of epochs with equally many batches and records."""
 
-        def mean(get: Callable[[EpochMetrics], Split]) -> Split:
-            splits = [get(each) for each in epochs]
-            count = len(splits)
-            return Split(sum(each.first for each in splits) / count, sum(each.rest for each in splits) / count)
+        def mean(splits: Sequence[Split]) -> Split:
+            return Split(fmean(each.first for each in splits), fmean(each.rest for each in splits))
 
         return replace(
             epochs[0],
-            wall=mean(lambda each: each.wall),
-            compute=mean(lambda each: each.compute),
-            stall=mean(lambda each: each.stall),
-            host_wait=mean(lambda each: each.host_wait),
+            wall=mean([each.wall for each in epochs]),
+            compute=mean([each.compute for each in epochs]),
+            stall=mean([each.stall for each in epochs]),
+            host_wait=mean([each.host_wait for each in epochs]),
         )
 
 

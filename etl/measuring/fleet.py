@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from .processes import ENDING_SECONDS, MeasurementError, NoAnswerError, Server
@@ -113,9 +112,7 @@ class Fleet:
         self.end_servers()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end_servers()
 
     def _started(self, number: int) -> Server:

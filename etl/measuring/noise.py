@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from .process_tree import cpu_seconds
@@ -108,11 +107,9 @@ class NoiseWatch:
         self._system, self._own = cpu_times(), cpu_seconds()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         system, own = cpu_times(), cpu_seconds()
-        self._throttling.__exit__(kind, error, trace)
+        self._throttling.__exit__()
         self.throttled = self._throttling.throttled
         self.own_seconds = own - self._own
         total = system.total - self._system.total
@@ -140,9 +137,7 @@ class ThrottleWatch:
         self._before = _quota_periods()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for group, (periods, throttled) in _quota_periods().items():
             periods_before, throttled_before = self._before.get(group, (0, 0))
             if periods > periods_before:

@@ -10,9 +10,8 @@ import re
 import resource
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import psutil
@@ -68,9 +67,7 @@ class PeakMemory:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
         self.look()
@@ -108,7 +105,10 @@ class PeakMemory:
 
 def peak_resident_nbytes() -> int:
     """Return the most bytes of memory that this process has had since its program was started."""
-    return _value("/proc/self/status", "VmHWM") * 1024  # getrusage counts what was there before that, too
+    status = _values("/proc/self/status")
+    if "VmHWM" not in status:
+        raise RuntimeError("/proc/self/status has no VmHWM; measuring needs Linux 5.4 or later")
+    return status["VmHWM"] * 1024  # getrusage counts what was there before that, too
 
 
 def cpu_seconds() -> float:
@@ -126,9 +126,9 @@ def cpu_seconds() -> float:
 def read_nbytes() -> int:
     """Return the bytes that this process and its children have read through system calls, without mapped files."""
     total = 0
-    for process in ("self", *(str(child.pid) for child in _children())):
+    for process in ("self", *(child.pid for child in _children())):
         with contextlib.suppress(OSError):  # it has ended
-            total += _value(f"/proc/{process}/io", "rchar")
+            total += _values(f"/proc/{process}/io")["rchar"]
     return total
 
 
@@ -240,16 +240,8 @@ def command_of(process: psutil.Process) -> str:
         return "a process that has ended"
 
 
-def _children() -> Iterator[psutil.Process]:
-    yield from psutil.Process().children(recursive=True)
-
-
-def _value(file: str, name: str) -> int:
-    """Return the number called `name` in a file of /proc; memory is in kilobytes."""
-    try:
-        return _values(file)[name]
-    except KeyError as error:
-        raise RuntimeError(f"{file} has no {name}; measuring needs Linux 5.4 or later") from error
+def _children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
 
 
 def _values(file: str) -> dict[str, int]:

@@ -13,8 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 import psutil
 
@@ -34,8 +33,6 @@ STACK = re.compile(r"^(Fatal Python error: |Stack \(most recent call first\):)",
 # Set before libraries start their thread pools, because a server with threads cannot fork. The forked process then sets
 # its number of compute threads.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-
-
 # A server that serves a single session has this long to end in order, such as to remove its shared memory.
 ENDING_SECONDS = 10.0
 # A process that still holds the pipe does not keep the client from noticing after this time that the server has ended.
@@ -129,6 +126,7 @@ class Server:
         except OSError as error:
             self._errors.close()
             raise MeasurementError(f"{command[0]} cannot be started: {error.strerror}") from error
+        self._requests, self._answers = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
         self.is_ready = False
         """True once it has answered the request that prepared it."""
         self.can_fork = False
@@ -182,11 +180,9 @@ class Server:
 
     def send(self, request: Request) -> None:
         """Send `request` without waiting for the answer."""
-        if self._process.stdin is None:
-            raise RuntimeError("the process was started without pipes")
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+            self._requests.write(json.dumps(request).encode() + b"\n")
+            self._requests.flush()
         except BrokenPipeError:
             raise self._ended() from None
 
@@ -196,16 +192,14 @@ class Server:
         return answer
 
     def _receive(self) -> Answer:
-        if self._process.stdout is None:
-            raise RuntimeError("the process was started without pipes")
         until = time.monotonic() + self.timeout
-        while not _is_readable(self._process.stdout, min(LOOK_SECONDS, max(0.0, until - time.monotonic()))):
-            if self._process.poll() is not None and not _is_readable(self._process.stdout, 0.0):
+        while not _is_readable(self._answers, min(LOOK_SECONDS, max(0.0, until - time.monotonic()))):
+            if self._process.poll() is not None and not _is_readable(self._answers, 0.0):
                 raise self._ended()
             if time.monotonic() >= until:
                 self._write_stack()
                 raise self._error(f"gave no answer for {self.timeout:g} s", NoAnswerError)
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line.endswith(b"\n"):
             raise self._ended()
         message: Answer = json.loads(line)
@@ -227,10 +221,9 @@ class Server:
     def close(self) -> None:
         """Kill the process and all processes that it has started, in whatever session or process group they are."""
         self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+        for pipe in (self._requests, self._answers):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
         self._process.wait()
         self._errors.close()
 
@@ -256,9 +249,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ended(self) -> MeasurementError:

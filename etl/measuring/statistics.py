@@ -211,14 +211,5 @@ def _signed_rank_cut(count: int, tail: float) -> int:
     # ways[s]: how many of the 2 ** count choices of signs give a sum of s.
     ways = [1]
     for rank in range(1, count + 1):
-        longer = ways + [0] * rank
-        for total, number in enumerate(ways):
-            longer[total + rank] += number
-        ways = longer
-    allowed, below, cut = tail * 2**count, 0, 0
-    for number in ways:
-        below += number
-        if below > allowed:
-            break
-        cut += 1
-    return cut
+        ways = [positive + negative for positive, negative in zip([0] * rank + ways, ways + [0] * rank, strict=True)]
+    return sum(below <= tail * 2**count for below in itertools.accumulate(ways))

@@ -63,16 +63,17 @@ def _find_opener(value: Any) -> Opener | None:
     if value is None or isinstance(value, SCALARS):
         return None
     if isinstance(value, (tuple, list)):
-        return _itself
+        return lambda sequence: sequence
     if has_arrays_method(value):
-        return _arrays
+        return lambda batch: list(batch.arrays())
     if isinstance(value, Mapping):
-        return _values
+        return lambda mapping: list(mapping.values())
     library = library_of(value)
     if library is not None:
         return library.objects_in
     if is_dataclass(value) and not isinstance(value, type):
-        return _fields
+        names = [each.name for each in fields(value)]
+        return lambda instance: [getattr(instance, name) for name in names]
     if isinstance(value, Sequence):
         return tuple
     kind = type(value)
@@ -81,22 +82,6 @@ def _find_opener(value: Any) -> Opener | None:
         "tensors, numbers or text, in tuples, lists, mappings or dataclasses, or give the class a method arrays() that "
         "yields its arrays"
     )
-
-
-def _itself(value: Any) -> Sequence[Any]:
-    return value  # type: ignore[no-any-return]
-
-
-def _arrays(value: Any) -> Sequence[Any]:
-    return list(value.arrays())
-
-
-def _values(value: Any) -> Sequence[Any]:
-    return list(value.values())
-
-
-def _fields(value: Any) -> Sequence[Any]:
-    return [getattr(value, field.name) for field in fields(value)]
 
 
 def record_count(batch: Any) -> int:

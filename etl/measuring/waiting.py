@@ -19,7 +19,6 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .values import JsonValues
@@ -118,9 +117,7 @@ class WaitWatch:
                 self._loop = loop
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._loop is None:
             return
         self._seconds += time.perf_counter()
@@ -235,9 +232,7 @@ class BusyThreads:
             self._before = _cpu_times()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self.names = _busiest(self._before, _cpu_times())
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import mmap
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import ClassVar
+
+import psutil
 
 from etl.arguments import parse_nbytes
 from etl.runtime import glibc
@@ -182,7 +183,4 @@ def _stop_retaining() -> None:
 
 def data_nbytes() -> int:
     """Return the size that RLIMIT_DATA limits, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmData:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/status has no VmData")
+    return int(psutil.Process().memory_info().data)

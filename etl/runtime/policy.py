@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from etl.runtime.audit import Audit
@@ -26,9 +25,7 @@ class Policy(ABC):
             self._entered = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         entered, self._entered = self._entered, None
         if entered is not None:
             entered.close()

@@ -13,13 +13,13 @@ import pytest
 from etl.measuring.arrays import (
     Access,
     access_of,
-    arrays_in,
     copy_of,
     digest_of,
     layout_of,
     page_count,
     record_digests,
     touch,
+    views_in,
 )
 from etl.measuring.structure import record_count
 
@@ -53,9 +53,9 @@ def test_arrays_equal_those_of_numpy(convert: Callable[[np.ndarray], Any], dtype
 
 
 def test_arrays_on_the_cpu_are_not_copied(convert: Callable[[np.ndarray], Any]) -> None:
-    batch = (convert(FEATURES),)
-    assert access_of(batch) == Access(read=FEATURES.nbytes)
-    assert np.shares_memory(arrays_in(batch)[0], arrays_in(batch)[0])
+    array = convert(FEATURES)
+    assert access_of(array) == Access(read=FEATURES.nbytes)
+    assert np.shares_memory(*views_in((array, array)))
 
 
 def test_arrays_without_elements_and_without_axes_are_taken(convert: Callable[[np.ndarray], Any]) -> None:

@@ -20,7 +20,6 @@ import etl
 from etl.measuring.arrays import (
     Access,
     access_of,
-    arrays_in,
     copy_of,
     digest_of,
     layout_of,
@@ -29,6 +28,7 @@ from etl.measuring.arrays import (
     page_count,
     record_digests,
     touch,
+    views_in,
 )
 from etl.measuring.structure import leaves_in, record_count
 
@@ -100,8 +100,6 @@ def test_content_does_not_depend_on_structure_and_library(batch: Any) -> None:
     assert record_digests(batch) == record_digests(BATCH)
     assert record_count(batch) == RECORDS
     assert layout_of(batch) == layout_of(BATCH) == [("float32", (2, 3)), ("int64", ())]
-    for found, expected in zip(arrays_in(batch), (FEATURES, LABELS), strict=True):
-        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("batch", SAME_CONTENT.values(), ids=SAME_CONTENT)
@@ -111,7 +109,7 @@ def test_a_copy_is_equal_and_keeps_its_content_when_the_batch_is_overwritten(bat
     assert type(copied) is type(batch)
     assert [type(each) for each in leaves_in(copied)] == [type(each) for each in leaves_in(batch)]
     assert digest_of(copied) == before
-    for ours, theirs in zip(arrays_in(copied), arrays_in(batch), strict=True):
+    for ours, theirs in zip(views_in(copied), views_in(batch), strict=True):
         assert not np.shares_memory(ours, theirs)
 
 
@@ -133,14 +131,14 @@ def test_dtypes_that_numpy_does_not_know_are_read_by_their_bits(dtype: str) -> N
     assert digest_of((features,)) == digest_of(expected)
     assert record_digests([features]) == record_digests(expected)
     assert layout_of((features,)) == layout_of(expected) == [(dtype, (2, 3))]
-    assert np.shares_memory(arrays_in((features,))[0], arrays_in((features,))[0])
+    assert np.shares_memory(*views_in((features, features)))
 
 
 def test_arrays_of_the_cpu_are_not_copied_even_if_they_are_read_only() -> None:
     read_only = FEATURES.view()
     read_only.flags.writeable = False
     for batch in (BATCH, (torch.from_numpy(FEATURES), None), Dlpack(FEATURES), memoryview(read_only), read_only):
-        assert np.shares_memory(arrays_in(batch)[0], FEATURES)
+        assert np.shares_memory(views_in(batch)[0], FEATURES)
 
 
 def test_tensors_without_memory_of_their_own_layout_are_compared_by_their_content() -> None:
