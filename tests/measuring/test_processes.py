@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -44,56 +43,71 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_each_session_begins_in_the_state_of_the_server_and_keeps_its_own(start: Start) -> None:
-    server = start()
+def wait_until_ended(pid: int) -> None:
+    until = time.monotonic() + 30
+    while is_alive(pid):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    """A server whose sessions all end in order."""
+    with Server("raw", COMMAND, {"does": None}, timeout=60.0) as server:
+        server.wait_until_ready()
+        yield server
+
+
+def test_each_session_is_a_process_that_begins_in_the_state_of_the_server_and_keeps_its_own(shared: Server) -> None:
+    pids = set()
     for _ in range(2):
-        opened = server.sample({"does": "remember"})
+        opened = shared.sample({"does": "remember"})
         assert opened["state"] == 2  # the server's own request was the first
-    server.ask({"does": "remember"})
-    assert server.ask({"does": "remember"})["state"] == 3
-    server.end_session()
-    assert server.sample({"does": "remember"})["state"] == 2
-
-
-def test_sessions_are_processes_of_their_own(start: Start) -> None:
-    server = start()
-    pids = {server.sample({"does": "remember"})["pid"] for _ in range(3)}
-    assert len(pids) == 3
-    assert server.pid not in pids
+        pids.add(opened["pid"])
+    assert len(pids - {shared.pid}) == 2
     assert not any(map(is_alive, pids))
+    shared.ask({"does": "remember"})
+    assert shared.ask({"does": "remember"})["state"] == 3
+    shared.end_session()
+    assert shared.sample({"does": "remember"})["state"] == 2
 
 
-def test_an_error_is_raised_with_its_traceback_and_the_next_session_is_served(start: Start) -> None:
-    server = start()
+@pytest.mark.parametrize("turns", [0, 1])
+def test_an_error_is_raised_with_its_traceback_and_the_next_session_is_served(shared: Server, turns: int) -> None:
+    for _ in range(turns):
+        shared.ask({"does": "remember"})
     with pytest.raises(MeasurementError, match="raw cannot be measured: RuntimeError: it is broken") as raised:
-        server.sample({"does": "raise"})
+        shared.ask({"does": "raise"})
     assert "in act" in raised.value.text
     assert not raised.value.is_input
-    assert server.sample({"does": "remember"})["state"] == 2
+    assert shared.sample({"does": "remember"})["state"] == 2
 
 
-def test_an_error_in_a_turn_ends_the_session(start: Start) -> None:
-    server = start()
-    server.sample({"does": "remember"})
-    server.ask({"does": "remember"})
-    with pytest.raises(MeasurementError, match="it is broken"):
-        server.ask({"does": "raise"})
-    assert server.sample({"does": "remember"})["state"] == 2
-
-
-def test_wrong_input_says_only_what_is_wrong(start: Start) -> None:
+def test_wrong_input_says_only_what_is_wrong(shared: Server) -> None:
     with pytest.raises(MeasurementError, match=r"raw cannot be measured: photographs/3.jpg is no image$") as raised:
-        start().sample({"does": "refuse"})
+        shared.sample({"does": "refuse"})
     assert raised.value.is_input
+
+
+def test_output_of_a_session_is_not_an_answer(shared: Server) -> None:
+    assert shared.sample({"does": "print"})["state"] == 2
 
 
 @pytest.mark.parametrize(
     ("does", "reason"),
     [("die", r"was killed by signal 9 \(out of memory\?\)"), ("exit", "ended with exit code 3")],
 )
-def test_a_session_that_ends_is_an_error_that_says_how(start: Start, does: str, reason: str) -> None:
-    with pytest.raises(MeasurementError, match=f"the process of raw {reason}"):
-        start().sample({"does": does})
+def test_a_session_that_ends_is_an_error_that_says_how_before_what_was_written(
+    start: Start, does: str, reason: str
+) -> None:
+    server = start()
+    server.wait_until_ready()
+    server.ask({"does": "print"})
+    with pytest.raises(MeasurementError, match=f"the process of raw {reason}: an answer") as raised:
+        server.ask({"does": does})
+    message, *written = raised.value.text.splitlines()
+    assert message == str(raised.value)
+    assert written == ["an answer?"]
 
 
 @pytest.mark.parametrize(("does", "reason"), [("die", "was killed by signal 9"), ("raise", "it is broken")])
@@ -109,17 +123,31 @@ def test_what_a_process_wrote_to_standard_error_is_in_the_error(start: Start) ->
         assert "Traceback" in raised.value.text
 
 
-def test_what_a_session_wrote_before_it_hung_is_in_the_error(start: Start) -> None:
-    server = start(timeout=5)
-    server.wait_until_ready()
-    server.ask({"does": "print"})
-    with pytest.raises(MeasurementError, match=r"gave no answer for 5 s: an answer\?, at served.py:\d+ \(act\)$"):
+@pytest.mark.parametrize(("is_earlier", "written"), [(True, ""), (False, r": an answer\?")], ids=["earlier", "same"])
+def test_a_session_that_hangs_is_an_error_with_what_it_wrote_and_ends_with_the_server(
+    start: Start, is_earlier: bool, written: str
+) -> None:
+    server = start()
+    if is_earlier:
+        server.sample({"does": "print"})
+        pid = server.ask({"does": "remember"})["pid"]
+    else:
+        server.wait_until_ready()
+        pid = server.ask({"does": "print"})["pid"]
+    server.timeout = 0.5
+    with pytest.raises(
+        MeasurementError, match=rf"the process of raw gave no answer for 0.5 s{written}, at served.py:\d+ \(act\)$"
+    ):
         server.ask({"does": "hang"})
+    server.close()
+    wait_until_ended(pid)
 
 
-def test_a_server_that_is_told_to_end_runs_what_was_registered_for_its_exit(start: Start, tmp_path: Path) -> None:
-    server = start("register", environment={"NOTE": str(tmp_path / "note")})
-    server.wait_until_ready()
+def test_a_server_has_the_environment_asked_for_and_runs_what_was_registered_for_its_exit(
+    start: Start, tmp_path: Path
+) -> None:
+    server = start("register", hash_seed=7, environment={"NOTE": str(tmp_path / "note")})
+    assert server.wait_until_ready()["seed"] == "7"
     server.end(60)
     assert (tmp_path / "note").exists()
 
@@ -130,23 +158,6 @@ def test_a_server_that_does_not_end_is_not_waited_for(start: Start) -> None:
     assert is_alive(server.pid)
 
 
-def test_a_session_that_hangs_is_an_error_and_is_ended_with_the_server(start: Start) -> None:
-    server = start(timeout=5)
-    server.wait_until_ready()
-    pid = server.ask({"does": "remember"})["pid"]
-    with pytest.raises(MeasurementError, match="the process of raw gave no answer for 5 s"):
-        server.ask({"does": "hang"})
-    server.close()
-    until = time.monotonic() + 30
-    while is_alive(pid):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def test_output_of_a_session_is_not_an_answer(start: Start) -> None:
-    assert start().sample({"does": "print"})["state"] == 2
-
-
 def test_a_server_with_threads_serves_one_session_and_says_so(start: Start) -> None:
     server = start("thread")
     server.wait_until_ready()
@@ -154,37 +165,6 @@ def test_a_server_with_threads_serves_one_session_and_says_so(start: Start) -> N
     assert server.sample({"does": "remember"})["pid"] == server.pid
     with pytest.raises(MeasurementError, match="has threads after its imports: it serves one session"):
         server.sample({"does": "remember"})
-
-
-def test_hash_seed_and_environment_are_the_requested_ones(start: Start) -> None:
-    seeds = [start(hash_seed=seed).wait_until_ready()["seed"] for seed in (1, 1, 2)]
-    assert seeds[0] == seeds[1] != seeds[2]
-
-
-def test_closing_leaves_no_process(start: Start) -> None:
-    server = start()
-    server.wait_until_ready()
-    server.close()
-    with pytest.raises(ProcessLookupError):
-        os.killpg(server.pid, 0)
-
-
-def test_what_an_earlier_session_wrote_is_not_in_the_error_of_a_later_one(start: Start) -> None:
-    server = start(timeout=5)
-    assert server.sample({"does": "print"})
-    with pytest.raises(MeasurementError, match=r"gave no answer for 5 s, at served.py:\d+ \(act\)$"):
-        server.ask({"does": "hang"})
-
-
-def test_an_error_text_says_what_happened_before_what_was_written(start: Start) -> None:
-    server = start()
-    server.wait_until_ready()
-    server.ask({"does": "print"})
-    with pytest.raises(MeasurementError) as raised:
-        server.ask({"does": "die"})
-    message, *written = raised.value.text.splitlines()
-    assert "was killed by signal 9" in message
-    assert written
 
 
 CLIENT = """
@@ -203,10 +183,8 @@ def test_a_server_and_a_session_that_hangs_end_with_a_client_that_is_killed() ->
         pids = [int(each) for each in client.stdout.readline().split()]
         assert len(pids) == 2
         client.kill()
-    until = time.monotonic() + 30
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    for pid in pids:
+        wait_until_ended(pid)
 
 
 IGNORING = """
