@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -55,8 +56,16 @@ def test_a_digest_of_several_batches_depends_on_their_order() -> None:
     assert len(digests) == 3
 
 
-def test_pages_are_counted_for_each_array() -> None:
-    assert page_count(etl.Batch(np.zeros(4097, np.uint8), np.zeros(1))) == 3
+def test_every_array_has_its_pages() -> None:
+    pages = etl.Batch(np.ones(4097, np.uint8), np.ones(1, np.uint8))
+    assert page_count(pages) == 3
+    assert touch(pages) == 5  # two and one of them, and the last byte of each array
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int64"])
+def test_arrays_without_elements_have_no_pages(dtype: str) -> None:
+    empty = etl.Batch(np.zeros((3, 0), ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype), None)
+    assert touch(empty) == page_count(empty) == 0
 
 
 @pytest.mark.parametrize("start", [0, 1, 100, mmap.PAGESIZE - 1])
