@@ -28,19 +28,15 @@ TORCH, OPENCV = "torch", "opencv"
 _in_force: list[ThreadPolicy] = []
 
 
-def compute_threads_in_force() -> int:
-    """Return the number of compute threads of the policy in force; 0 if there is none."""
-    return _in_force[-1].compute if _in_force else 0
-
-
 def default_loader_threads() -> int:
     """Return the number of loader threads if the user gives none.
 
     It is the `loaders` of the policy in force. If there is no policy, or it does not say, it is the number of CPUs that
     this process may use, less the compute threads of the policy, and at least 1.
     """
-    loaders = _in_force[-1].loaders if _in_force else None
-    return loaders or max(1, available_cpus() - compute_threads_in_force())
+    if not _in_force:
+        return available_cpus()
+    return _in_force[-1].loaders or max(1, available_cpus() - _in_force[-1].compute)
 
 
 class ThreadPolicy(Policy):

@@ -60,8 +60,8 @@ def run(code: str, **environment: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, int]:
-    """Page faults of four times 64 MiB allocated and freed, before, under, and after the policies."""
+def seen() -> dict[str, Any]:
+    """Page faults of four times 64 MiB allocated and freed, before, under, and after the policies; their audits."""
     return run(
         """
 seen["before"] = faults()
@@ -84,6 +84,13 @@ try:
         raise KeyError
 except KeyError:
     seen["after an error"] = faults()
+with HeapPolicy("default") as policy:
+    seen["default effect"] = policy.audit().effect
+with HeapPolicy("retain") as policy:
+    seen["retain effect"], seen["inert"] = policy.audit().effect, policy.audit().is_inert
+    from etl.runtime import glibc
+    glibc.set_option(glibc.c_library(), glibc.M_TRIM_THRESHOLD, 1 << 17)  # as other code might
+    seen["alarm after other code took it back"] = policy.audit().alarm
 """.replace("{SMALL}", str(SMALL))
     )
 
@@ -92,31 +99,31 @@ def few(faults: int) -> bool:
     return faults < PAGES // 100
 
 
-def test_retain_makes_page_faults_of_large_arrays_fall_to_almost_none(seen: dict[str, int]) -> None:
+def test_retain_makes_page_faults_of_large_arrays_fall_to_almost_none(seen: dict[str, Any]) -> None:
     assert not few(seen["before"])
     assert few(seen["retain"])
 
 
-def test_default_changes_nothing(seen: dict[str, int]) -> None:
+def test_default_changes_nothing(seen: dict[str, Any]) -> None:
     assert not few(seen["default"])
     assert few(seen["default in retain"])
 
 
-def test_leaving_an_inner_retain_leaves_the_outer_in_force(seen: dict[str, int]) -> None:
+def test_leaving_an_inner_retain_leaves_the_outer_in_force(seen: dict[str, Any]) -> None:
     assert few(seen["nested"])
     assert few(seen["after the inner"])
 
 
-def test_leaving_gives_free_pages_back_and_maps_large_arrays_afresh_again(seen: dict[str, int]) -> None:
+def test_leaving_gives_free_pages_back_and_maps_large_arrays_afresh_again(seen: dict[str, Any]) -> None:
     assert seen["resident in retain"] - seen["resident after"] >= LARGE // 2
     assert not few(seen["after"])
 
 
-def test_an_error_in_the_block_restores_too(seen: dict[str, int]) -> None:
+def test_an_error_in_the_block_restores_too(seen: dict[str, Any]) -> None:
     assert not few(seen["after an error"])
 
 
-def test_after_leaving_small_arrays_fault_no_more_than_before(seen: dict[str, int]) -> None:
+def test_after_leaving_small_arrays_fault_no_more_than_before(seen: dict[str, Any]) -> None:
     # glibc's nominal defaults, set by hand, would map each of them afresh: 256 faults an array. Before the policy,
     # that depends on what the process had freed until then.
     assert seen["small after"] <= max(seen["small before"], SMALL // 4096)
@@ -129,7 +136,7 @@ def test_an_unknown_policy_is_refused_and_the_known_ones_listed() -> None:
         HeapPolicy("keep")
 
 
-def test_preallocate_has_the_memory_resident_and_gives_it_back() -> None:
+def test_preallocate_has_the_memory_resident_even_if_it_was_there_before_and_gives_it_back() -> None:
     seen = run(
         """
 before = resident()
@@ -139,6 +146,10 @@ with HeapPolicy("preallocate:256MiB") as policy:
     seen["audit"] = str(policy.audit())
     seen["inert"] = policy.audit().is_inert
 seen["after"] = resident() - before
+with HeapPolicy("retain"):
+    np.ones(512 << 20, np.uint8)  # freed, and kept: this is preallocated memory, too
+    with HeapPolicy("preallocate:256MiB") as policy:
+        seen["alarm about what was there"] = policy.audit().alarm
 try:
     with HeapPolicy("preallocate:1000TB"): pass
 except MemoryError as error:
@@ -150,19 +161,8 @@ except MemoryError as error:
     assert not seen["inert"]
     assert "268,435,456 bytes were resident at the start" in seen["audit"]
     assert seen["after"] < 100 * MIB
+    assert seen["alarm about what was there"] == ""
     assert seen["refused"].startswith("heap policy 'preallocate:1000TB': of 1,000,000,000,000,000 bytes")
-
-
-def test_memory_that_the_process_had_already_is_preallocated_too() -> None:
-    seen = run(
-        """
-with HeapPolicy("retain"):
-    np.ones(512 << 20, np.uint8)  # freed, and kept
-    with HeapPolicy("preallocate:256MiB") as policy:
-        seen["alarm"] = policy.audit().alarm
-"""
-    )
-    assert seen["alarm"] == ""
 
 
 def test_a_limit_is_an_error_when_memory_would_go_beyond_it() -> None:
@@ -195,25 +195,12 @@ except RuntimeError as error:
     assert "bytes of data already" in seen["too low"]
 
 
-def test_retain_is_audited_by_what_it_does() -> None:
-    seen = run(
-        """
-with HeapPolicy("default") as policy:
-    seen["default"] = policy.audit().effect
-with HeapPolicy("retain") as policy:
-    seen["retain"], seen["inert"] = policy.audit().effect, policy.audit().is_inert
-    from etl.runtime import glibc
-    glibc.set_option(glibc.c_library(), glibc.M_TRIM_THRESHOLD, 1 << 17)  # as other code might
-    seen["alarm after other code took it back"] = policy.audit().alarm
-"""
-    )
-    assert seen["default"].endswith("is given back when freed")
-    assert seen["retain"].endswith("stays in the process when freed")
+def test_retain_is_audited_by_what_it_does(seen: dict[str, Any]) -> None:
+    assert seen["default effect"].endswith("is given back when freed")
+    assert seen["retain effect"].endswith("stays in the process when freed")
     assert not seen["inert"]
-    assert (
-        "given back to the system all the same: other code has called mallopt"
-        in seen["alarm after other code took it back"]
-    )
+    alarm = "given back to the system all the same: other code has called mallopt"
+    assert alarm in seen["alarm after other code took it back"]
 
 
 def test_another_malloc_is_refused(tmp_path: Path) -> None:

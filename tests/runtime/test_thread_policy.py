@@ -106,21 +106,28 @@ def test_logical_cpus_of_one_core_are_left_to_loading(monkeypatch: pytest.Monkey
     assert ThreadPolicy().compute == 4
     assert ThreadPolicy(loaders=4).compute == 4
     assert ThreadPolicy(loaders=6).compute == 2
-    with ThreadPolicy(2):
-        assert thread_policy.default_loader_threads() == 6
     monkeypatch.setattr(thread_policy, "available_cores", lambda: None)  # the system does not say
     assert ThreadPolicy().compute == 8
     assert ThreadPolicy(loaders=1000).compute == 1
 
 
-def test_an_asynchronous_iterator_has_the_threads_that_the_policy_gives_to_loading() -> None:
-    records = [{"features": np.zeros(1, np.float32), "label": 0}]
-    loader = etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([])))
-    with ThreadPolicy(1, loaders=3):
-        assert loader.threads == 3
-        with ThreadPolicy(1):
-            assert loader.threads == max(1, available_cpus() - 1)
-    assert loader.threads == available_cpus()
+def test_an_asynchronous_iterator_has_the_threads_that_the_policy_leaves_to_loading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(thread_policy, "available_cpus", lambda: 8)
+    plain = etl.RawIterator([{"features": np.zeros(1, np.float32), "label": 0}], etl.Pipeline([]))
+    loader = etl.AsyncIterator(plain)
+    assert loader.threads == 8
+    with ThreadPolicy(3):
+        assert loader.threads == 5
+        with ThreadPolicy(1, loaders=3):
+            assert loader.threads == 3
+        assert loader.threads == 5
+    with ThreadPolicy(9):
+        assert loader.threads == 1
+        assert etl.AsyncIterator(plain, threads=7).threads == 7
+        assert etl.AsyncIterator(plain, 0).threads == 0
+    assert loader.threads == 8
 
 
 def test_the_audit_reads_the_threads_back() -> None:

@@ -193,11 +193,8 @@ def test_batches_in_another_order_are_the_same_batches() -> None:
     assert sorted(values_of(loader)) == sorted(values_of(DataLoader(Squares(), BATCH)))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_tensors_are_shared_as_chosen_in_the_process_and_its_workers(method: str) -> None:
-    if method not in multiprocessing.get_all_start_methods():
-        pytest.skip(f"no {method} on this system")
-    context = multiprocessing.get_context(method)
+def test_tensors_are_shared_as_chosen_in_the_process_and_its_workers() -> None:
+    context = multiprocessing.get_context("spawn")  # which inherits nothing
     loader = DataLoader(
         SharingStrategies(), BATCH, num_workers=1, multiprocessing_context=context, worker_init_fn=seed_worker
     )
