@@ -60,8 +60,7 @@ def cgroup_quota(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "cpu", own: Pa
     group_2, group_1 = own_groups("cpu", own)
     quotas = [_quota_2(root_2 / each) for each in with_parents(group_2)]
     quotas += [_quota_1(root_1 / each) for each in with_parents(group_1)]
-    found = [quota for quota in quotas if quota is not None]
-    return min(found) if found else None
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def available_nbytes() -> int:
@@ -87,8 +86,7 @@ def cgroup_nbytes_left(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "memory"
     group_2, group_1 = own_groups("memory", own)
     left = [_nbytes_left(root_2 / each, _MEMORY_FILES_2) for each in with_parents(group_2)]
     left += [_nbytes_left(root_1 / each, _MEMORY_FILES_1) for each in with_parents(group_1)]
-    found = [nbytes for nbytes in left if nbytes is not None]
-    return min(found) if found else None
+    return min((nbytes for nbytes in left if nbytes is not None), default=None)
 
 
 def own_groups(controller: str, own: Path) -> tuple[Path, Path]:

@@ -60,7 +60,6 @@ def test_a_function_becomes_a_loader_of_the_user_with_the_registered_name() -> N
 
 def test_a_strategy_keeps_its_properties_and_gets_the_registered_name() -> None:
     assert strategies.find("quick-raw") == Strategy("quick-raw", reads="source", ahead="thread")
-    assert not strategies.find("quick-raw").is_foreign
 
 
 def test_extras_of_an_entry_point_are_no_part_of_the_function() -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from etl.strategies import Strategy, canonical, declared_settings, find, open_loader, strategy
+from etl.strategies import Strategy, canonical, declared_settings, find, open_loader
 from etl.strategies.settings import present_settings
 from etl.strategies.task import Task
 
@@ -136,14 +136,6 @@ def test_positional_parameters_before_a_chosen_one_keep_their_defaults() -> None
     assert list(open_loader(load, chosen(depth=5))) == [2, 1, 5]
 
 
-def test_every_epoch_of_a_generator_function_has_the_chosen_values() -> None:
-    def load(epoch: int, depth: int = 3) -> Iterator[tuple[int, int]]:
-        yield epoch, depth
-
-    loader = open_loader(load, chosen(depth=5))
-    assert [list(loader), list(loader)] == [[(4, 5)], [(5, 5)]]
-
-
 def test_a_setting_that_reaches_nothing_is_an_error_that_names_it() -> None:
     def generate(batch_size: int) -> Iterator[int]:
         yield 1
@@ -172,13 +164,6 @@ def test_a_strategy_has_settings_and_can_be_hashed() -> None:
     assert find("raw") in {find("raw")}
     with pytest.raises(ValueError, match="strategy 'mine': the setting 'depth' needs a sequence of values"):
         Strategy("mine", reads="source", settings={"depth": ()})
-
-
-def test_a_registered_strategy_cannot_be_registered_again_with_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strategy, "_strategies", {})
-    strategy.register(Strategy("mine", reads="source", settings={"depth": (1, 2)}))
-    with pytest.raises(ValueError, match="another strategy is already called 'mine'"):
-        strategy.register(Strategy("mine", reads="source"))
 
 
 ALL = {

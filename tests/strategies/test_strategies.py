@@ -132,7 +132,10 @@ def test_strategies_of_the_benchmarks_load_as_those_of_the_package_do() -> None:
 
 
 def test_strategies_import_neither_torch_nor_their_users() -> None:
-    program = "import sys, etl.strategies; print(*sys.modules)"
+    program = (
+        "import sys; from etl.strategies.torch_loader import torch_settings, given_torch_settings; "
+        "assert torch_settings([], 2) == given_torch_settings([]) == {}; print(*sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LIMIT_SECONDS
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -298,14 +296,6 @@ def test_a_loader_that_has_started_its_workers_cannot_be_changed() -> None:
     assert torch_settings(loader, 2) == {}
     with pytest.raises(ValueError, match="'num_workers' comes too late: EagerLoader starts its workers"):
         apply_torch_settings(loader, {"num_workers": 1})
-
-
-def test_nothing_is_imported_for_other_loaders() -> None:
-    program = (
-        "import sys; from etl.strategies.torch_loader import torch_settings, given_torch_settings; "
-        "assert torch_settings([], 2) == given_torch_settings([]) == {}; assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def task(**settings: Value) -> Task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,25 +26,17 @@ def test_a_function_is_called_once_and_its_iterable_gives_every_epoch() -> None:
     assert calls == [2]
 
 
-def test_a_generator_function_is_called_for_every_epoch_with_its_number() -> None:
-    def load(epoch: int, seed: int) -> Iterator[tuple[int, int]]:
-        yield epoch, seed
+def test_a_generator_function_is_called_when_an_epoch_begins_with_its_number_and_the_chosen_values() -> None:
+    begun: list[tuple[int, int]] = []
 
-    loader = open_loader(load, TASK)
-    assert [list(loader), list(loader), list(loader)] == [[(4, 7)], [(5, 7)], [(6, 7)]]
-
-
-def test_a_generator_function_loads_nothing_before_it_is_iterated() -> None:
-    begun: list[int] = []
-
-    def load(task: Task) -> Iterator[int]:
-        begun.append(task.epoch)
+    def load(epoch: int, depth: int = 3) -> Iterator[int]:
+        begun.append((epoch, depth))
         yield 1
 
-    loader = open_loader(load, TASK)
+    loader = open_loader(load, replace(TASK, settings={"depth": 5}))
     assert begun == []
-    next(iter(loader))
-    assert begun == [4]
+    assert [list(loader), list(loader)] == [[1], [1]]
+    assert begun == [(4, 5), (5, 5)]
 
 
 def test_a_class_is_a_loader() -> None:
