@@ -46,17 +46,14 @@ def test_the_centre_is_the_median_of_the_means_of_all_pairs() -> None:
     assert signed_rank_interval(values, 0.95)[1] == pytest.approx(np.median(means))
 
 
-@pytest.mark.parametrize("count", range(1, MIN_ROUNDS))
-def test_fewer_than_six_rounds_have_an_estimate_and_no_interval(count: int) -> None:
-    assert ratio_interval([2.0] * count) == Interval(pytest.approx(2.0), None, None, count)
-
-
-def test_six_rounds_have_an_interval() -> None:
+def test_six_rounds_have_an_interval_and_fewer_an_estimate_only() -> None:
+    for count in range(1, MIN_ROUNDS):
+        assert ratio_interval([2.0] * count) == Interval(pytest.approx(2.0), None, None, count)
     found = ratio_interval([2.0] * MIN_ROUNDS)
     assert (found.low, found.high) == pytest.approx((2.0, 2.0))
 
 
-@pytest.mark.parametrize("count", [6, 9, 20])
+@pytest.mark.parametrize("count", [6, 20])
 def test_the_interval_contains_the_true_ratio_as_often_as_promised(count: int) -> None:
     random = np.random.default_rng(count)
     intervals = [ratio_interval(random.lognormal(np.log(0.8), 0.1, count).tolist()) for _ in range(TRIALS)]
@@ -118,7 +115,7 @@ def rounds_of_equal_arms(random: np.random.Generator, rivals: int, count: int) -
     return {arm: dict(enumerate(walls[:, arm].tolist())) for arm in range(rivals + 1)}
 
 
-@pytest.mark.parametrize(("rivals", "count"), [(1, 6), (1, 8), (4, 6), (4, 8), (4, 20), (13, 8)])
+@pytest.mark.parametrize(("rivals", "count"), [(1, 6), (4, 8), (4, 20), (13, 8)])
 def test_all_intervals_of_a_table_hold_together_in_19_of_20(rivals: int, count: int) -> None:
     random = np.random.default_rng(rivals * count)
     tables = [ratio_intervals(rounds_of_equal_arms(random, rivals, count), 0) for _ in range(400)]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import operator
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from etl.measuring import waiting
@@ -230,14 +233,18 @@ def test_busy_threads_are_those_of_this_process_and_of_its_children(burning_chil
     idle.start()
     try:
         with BusyThreads() as busy:
-            for _ in range(200_000):
-                if len(busy.names) == 0:
-                    sum(range(100))
+            wanted = [seconds + 0.05 for seconds in cpu_seconds_of(thread, burning_child)]
+            while any(map(operator.lt, cpu_seconds_of(thread, burning_child), wanted)):
+                time.sleep(0.01)
     finally:
         done.set()
         thread.join()
         idle.join()
     found = {int(name.rpartition("/")[2]) for name in busy.names}
-    assert thread.native_id in found
-    assert burning_child in found
+    assert {thread.native_id, burning_child} <= found
     assert idle.native_id not in found
+
+
+def cpu_seconds_of(thread: threading.Thread, pid: int) -> tuple[float, float]:
+    """Return the CPU seconds of a thread of this process, and of another process."""
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0)), psutil.Process(pid).cpu_times().user
