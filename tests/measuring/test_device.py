@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from etl.measuring import device as device_module
-from etl.measuring.clock import DeviceStep, EpochTimes, Step, run_epoch, seconds_of_step
+from etl.measuring.clock import DeviceStep, EpochTimes, Split, Step, run_epoch, seconds_of_step
 from etl.measuring.device import OneInFlight, SimulatedDevice
 
 
@@ -142,41 +143,30 @@ def test_the_parts_of_an_epoch_beside_a_device_add_up(make_step: Callable[[], St
         assert times.ended >= times.done[-1]
 
 
-def test_stall_is_the_wait_that_the_previous_step_did_not_cover() -> None:
-    # Requests at 0, 3, 6; loaded at 2, 5, 9; steps 2-5, 5-8, 9-12. Batch 1 is loaded just when the device becomes idle,
-    # and batch 2 a second later.
-    times = EpochTimes(
-        started=0.0,
-        asked=np.array([0.0, 3.0, 6.0]),
-        loaded=np.array([2.0, 5.0, 9.0]),
-        began=np.array([2.0, 5.0, 9.0]),
-        done=np.array([5.0, 8.0, 12.0]),
-        last_asked=9.5,
-        exhausted=10.0,
-        ended=12.0,
-        samples=3,
-    )
-    assert (times.stall.first, times.stall.rest) == (2.0, 1.0)
-    assert (times.host_wait.first, times.host_wait.rest) == (2.0, 2.0 + 3.0 + 0.5)
+# Requests and arrivals of batches, their steps, and the last request, its return, and the end of the last step.
+LATE = ([0.0, 3.0, 6.0], [2.0, 5.0, 9.0], [2.0, 5.0, 9.0], [5.0, 8.0, 12.0], 9.5, 10.0, 12.0)
+IN_TIME = ([0.0, 2.0, 5.0], [2.0, 3.0, 6.0], [2.0, 5.0, 8.0], [5.0, 8.0, 11.0], 8.0, 14.0, 14.0)
+
+
+@pytest.mark.parametrize(
+    ("moments", "stalled", "rest"),
+    [
+        # The second batch is loaded just when the device becomes idle, the third a second later.
+        (LATE, [0.0, 5.0, 8.0], 1.0),
+        # The device is busy until both are loaded, and then idle until the iterator ends.
+        (IN_TIME, [0.0, 3.0, 6.0], 3.0),
+    ],
+    ids=["late", "in time"],
+)
+def test_stall_is_the_wait_that_the_previous_step_did_not_cover(
+    moments: tuple[Any, ...], stalled: list[float], rest: float
+) -> None:
+    asked, loaded, began, done = map(np.array, moments[:4])
+    times = EpochTimes(0.0, asked, loaded, began, done, *moments[4:], samples=3)
+    assert times.stalled.tolist() == stalled
+    assert times.stall == Split(2.0, rest)
+    assert times.host_wait == Split(2.0, (loaded - asked)[1:].sum() + times.exhausted - times.last_asked)
     assert times.compute.total == 9.0
-    assert times.wall.total == times.compute.total + times.stall.total
-
-
-def test_a_batch_that_is_loaded_in_time_causes_no_stall_and_a_late_end_of_the_iterator_does() -> None:
-    # Requests at 0, 2, 5; loaded at 2, 3, 6; steps 2-5, 5-8, 8-11. Batches 1 and 2 are loaded while the device is busy.
-    times = EpochTimes(
-        started=0.0,
-        asked=np.array([0.0, 2.0, 5.0]),
-        loaded=np.array([2.0, 3.0, 6.0]),
-        began=np.array([2.0, 5.0, 8.0]),
-        done=np.array([5.0, 8.0, 11.0]),
-        last_asked=8.0,
-        exhausted=14.0,
-        ended=14.0,
-        samples=3,
-    )
-    assert (times.stall.first, times.stall.rest) == (2.0, 3.0)
-    assert times.stalled.tolist() == [0.0, 3.0, 6.0]
     assert times.wall.total == times.compute.total + times.stall.total
 
 

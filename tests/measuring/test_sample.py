@@ -50,35 +50,28 @@ def sample_of(seen: list[str], is_cold: bool = False, shapes: Any = ((4, 2),), *
 FIRST_LOOK = [MADE, EPOCH, CLOSED, *[STEP] * WARM_UP_STEPS]
 
 
-def test_nothing_of_the_timed_loader_runs_before_its_epoch() -> None:
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # Nothing of the timed loader runs before its epoch.
+        ({}, [MADE, EPOCH, *[STEP] * BATCHES, CLOSED]),
+        # Loading alone has a loader of its own.
+        ({"etl_alone": True}, [MADE, EPOCH, CLOSED, MADE, EPOCH, STEP]),
+        # Short epochs are repeated without a pause.
+        ({"epochs": 3}, [MADE, *[EPOCH, *[STEP] * BATCHES] * 3, CLOSED]),
+        # The loader of a cold epoch is made when its files are out of memory.
+        ({"is_cold": True}, [MADE, CLOSED, MADE, EPOCH]),
+    ],
+    ids=["one epoch", "loading alone", "several epochs", "cold"],
+)
+def test_what_is_timed_begins_with_a_new_loader(given: dict[str, Any], expected: list[str]) -> None:
     seen: list[str] = []
-    sample = sample_of(seen)
-    assert seen[: len(FIRST_LOOK) + 3 + BATCHES] == [*FIRST_LOOK, MADE, EPOCH, *[STEP] * BATCHES, CLOSED]
-    assert sample.etl_alone is None
+    sample = sample_of(seen, **given)
+    assert seen[: len(FIRST_LOOK) + len(expected)] == [*FIRST_LOOK, *expected]
+    assert (sample.etl_alone is not None) == ("etl_alone" in given)
+    # Times of several epochs are means.
     assert (sample.epoch.batches, sample.epoch.samples) == (BATCHES, 4 * BATCHES)
-
-
-def test_loading_alone_has_a_loader_of_its_own() -> None:
-    seen: list[str] = []
-    assert sample_of(seen, etl_alone=True).etl_alone is not None
-    assert seen[len(FIRST_LOOK) :][:6] == [MADE, EPOCH, CLOSED, MADE, EPOCH, STEP]
-
-
-def test_short_epochs_are_repeated_without_a_pause_and_their_times_are_means() -> None:
-    seen: list[str] = []
-    sample = sample_of(seen, epochs=3)
-    assert seen[len(FIRST_LOOK) :][: 2 + 3 * (BATCHES + 1)] == [MADE, *[EPOCH, *[STEP] * BATCHES] * 3, CLOSED]
-    assert (sample.epoch.batches, sample.epoch.samples, [len(each) for each in sample.stalls]) == (
-        BATCHES,
-        4 * BATCHES,
-        [BATCHES] * 3,
-    )
-
-
-def test_a_cold_epoch_has_a_loader_that_is_made_when_its_files_are_out_of_memory() -> None:
-    seen: list[str] = []
-    sample_of(seen, is_cold=True)
-    assert seen[len(FIRST_LOOK) :][:4] == [MADE, CLOSED, MADE, EPOCH]
+    assert [len(each) for each in sample.stalls] == [BATCHES] * given.get("epochs", 1)
 
 
 def test_some_batches_of_an_epoch_and_the_start_up_among_them() -> None:

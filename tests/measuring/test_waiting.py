@@ -19,45 +19,34 @@ from etl.measuring.clock import run_epoch
 from etl.measuring.waiting import BusyThreads, WaitTimes, WaitWatch
 
 
-def times(loop: float, loaders: float = 0.0, count: int = 0, pressure: float | None = None) -> WaitTimes:
-    """Return the times of waits of ten seconds."""
-    return WaitTimes(waited=10.0, loop_busy=loop, loaders_busy=loaders, loaders=count, pressure=pressure)
-
-
-def test_a_loop_that_loads_waits_for_data_while_it_is_not_busy() -> None:
-    assert times(loop=7.0).storage == 3.0
-    assert times(loop=10.1).storage == 0.0  # clocks differ a little
-
-
-def test_one_loader_waits_for_data_while_neither_it_nor_the_loop_is_busy() -> None:
-    assert times(loop=1.0, loaders=6.0, count=1).storage == 3.0
-
-
-def test_two_busy_loaders_leave_no_time_for_storage_whatever_the_machine_waits_for() -> None:
-    assert times(loop=0.0, loaders=20.0, count=2, pressure=9.0).storage == 0.0
-
-
-def test_two_loaders_that_sleep_wait_for_data_although_the_kernel_counts_no_io() -> None:
-    assert times(loop=0.0, loaders=1.0, count=2, pressure=0.0).storage == 9.0
-
-
-def test_pressure_tells_waiting_for_data_from_waiting_for_a_lock() -> None:
-    # Two loaders that are busy for half of the time each: one holds the lock of the other, or both wait for the disk.
-    assert times(loop=0.0, loaders=10.0, count=2, pressure=4.0).storage == 4.0
-    assert times(loop=0.0, loaders=10.0, count=2, pressure=8.0).storage == 5.0  # the rest is that of other processes
-
-
-def test_loaders_that_were_idle_in_turns_without_a_local_disk_may_have_waited_for_a_network_or_a_lock() -> None:
-    assert times(loop=0.0, loaders=10.0, count=2, pressure=0.0).storage is None
-
-
-def test_without_pressure_several_loaders_have_waited_only_while_none_was_busy() -> None:
-    assert times(loop=0.0, loaders=8.0, count=2).storage == 2.0
-
-
-def test_the_method_says_whether_pressure_decided() -> None:
-    assert times(loop=0.0).method == "cpu-time"
-    assert times(loop=0.0, loaders=1.0, count=2, pressure=0.0).method == "psi"
+@pytest.mark.parametrize(
+    ("loop_busy", "loaders_busy", "loaders", "pressure", "storage"),
+    [
+        # A loop that loads itself waits for data while it is not busy; clocks differ a little.
+        (7.0, 0.0, 0, None, 3.0),
+        (10.1, 0.0, 0, None, 0.0),
+        # One loader: while neither it nor the loop is busy.
+        (1.0, 6.0, 1, None, 3.0),
+        # Two that are always busy leave no time for storage, whatever the machine waits for.
+        (0.0, 20.0, 2, 9.0, 0.0),
+        # Two that sleep wait for data, although the kernel counts no I/O.
+        (0.0, 1.0, 2, 0.0, 9.0),
+        # Two that are busy for half of the time each: one holds the lock of the other, or both wait for the disk, and
+        # pressure tells which; the rest of it is that of other processes.
+        (0.0, 10.0, 2, 4.0, 4.0),
+        (0.0, 10.0, 2, 8.0, 5.0),
+        # They were idle in turns, without a local disk: for a network or a lock.
+        (0.0, 10.0, 2, 0.0, None),
+        # Without pressure: while none was busy.
+        (0.0, 8.0, 2, None, 2.0),
+    ],
+)
+def test_data_were_waited_for_while_loading_was_not_busy(
+    loop_busy: float, loaders_busy: float, loaders: int, pressure: float | None, storage: float | None
+) -> None:
+    times = WaitTimes(10.0, loop_busy, loaders_busy, loaders, pressure)
+    assert times.storage == storage
+    assert times.method == ("cpu-time" if pressure is None else "psi")
 
 
 class Clocks:
