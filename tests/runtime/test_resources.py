@@ -211,15 +211,15 @@ def test_the_memory_of_the_machine_is_that_of_its_container(
 
 @pytest.mark.parametrize(("format", "options"), [("npy", {}), ("hdf5", {"compression": "lzf"})])
 def test_reading_a_store_into_memory_takes_its_size_once(format: str, options: dict[str, str], tmp_path: Path) -> None:
-    records = [{"x": np.full(10_000_000, index, np.uint8)} for index in range(6)]
-    presave.write(tmp_path / "s", records, format=format, options=options, shard_nbytes=60_000_000).close()
+    records = [{"x": np.full(5_000_000, index, np.uint8)} for index in range(6)]
+    presave.write(tmp_path / "s", records, format=format, options=options, shard_nbytes=30_000_000).close()
     program = """
 import resource, sys
 sys.modules["numba"] = None  # loading it in the background takes memory, too
 import presave
 from presave.resources import psutil
 presave.open_store(sys.argv[1])[0]
-limit = psutil.Process().memory_info().data + 100_000_000
+limit = psutil.Process().memory_info().data + 50_000_000
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 store = presave.open_store(sys.argv[1], cache="ram")
 print([int(store[index]["x"][-1]) for index in (0, 5)])
