@@ -59,8 +59,8 @@ FIRST_LOOK = [MADE, EPOCH, CLOSED, *[STEP] * WARM_UP_STEPS]
         ({"etl_alone": True}, [MADE, EPOCH, CLOSED, MADE, EPOCH, STEP]),
         # Short epochs are repeated without a pause.
         ({"epochs": 3}, [MADE, *[EPOCH, *[STEP] * BATCHES] * 3, CLOSED]),
-        # The loader of a cold epoch is made when its files are out of memory.
-        ({"is_cold": True}, [MADE, CLOSED, MADE, EPOCH]),
+        # The loader of each cold epoch is made when its files are out of memory.
+        ({"is_cold": True, "epochs": 2}, [MADE, *[CLOSED, MADE, EPOCH, *[STEP] * BATCHES] * 2, CLOSED]),
     ],
     ids=["one epoch", "loading alone", "several epochs", "cold"],
 )
