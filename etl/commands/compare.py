@@ -24,14 +24,7 @@ from etl.commands.comparison_arguments import (
 )
 from etl.commands.comparison_progress import measuring
 from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
-from etl.commands.output import (
-    add_page_arguments,
-    deliver,
-    output_path,
-    save_json,
-    save_page,
-    show_error,
-)
+from etl.commands.output import add_page_arguments, deliver, output_path, save_json, save_page, show_error
 from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.compare import run_comparison
 from etl.comparison.judge.contradictions import ContradictionError
@@ -52,12 +45,7 @@ CONFIGURED = "configured"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    source = parser.add_argument(
-        "source",
-        type=str,
-        metavar="SOURCE",
-        help=SOURCES,
-    )
+    source = parser.add_argument("source", metavar="SOURCE", help=SOURCES)
     add_config_argument(parser, "SOURCE and its options, batch size and dtype; it is compared as `configured`", source)
     data = parser.add_argument_group("strategies and data")
     data.add_argument(

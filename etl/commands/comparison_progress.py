@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from etl.commands.output import PlainConsole
+from etl.commands.output import live_progress
 from etl.comparison.run.comparison_progress import ComparisonProgress
 from etl.measuring.processes import MeasurementError
 
@@ -28,11 +29,18 @@ PHASES = {
 
 
 @contextmanager
-def measuring(debug: bool) -> Iterator[_Show]:
+def measuring(debug: bool) -> Iterator[Callable[[ComparisonProgress], None]]:
     """Yield a function that shows progress; with `debug`, print all details of a measurement that fails."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[step]}", markup=False),
+        TimeElapsedColumn(),
+    )
     try:
-        with show_progress() as show:
-            yield show
+        with live_progress(*columns) as bar:
+            bar.add_task("starting", total=1.0, step="")
+            yield partial(_show, bar)
     except MeasurementError as error:
         if debug:
             with contextlib.suppress(OSError):
@@ -40,34 +48,15 @@ def measuring(debug: bool) -> Iterator[_Show]:
         raise
 
 
-@contextmanager
-def show_progress() -> Iterator[_Show]:
-    """Yield a function that shows progress on standard error; it shows nothing if that is not a terminal."""
-    console = PlainConsole(stderr=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[step]}", markup=False),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        yield _Show(bar, bar.add_task("starting", total=1.0, step=""))
-
-
-class _Show:
-    """The progress of a comparison: the elapsed share of its time, and the phase."""
-
-    def __init__(self, bar: Progress, task: TaskID) -> None:
-        self._bar = bar
-        self._task = task
-
-    def __call__(self, progress: ComparisonProgress) -> None:
-        step = "" if progress.total in (None, 1) else f"{progress.done + 1} of {progress.total}"
-        if progress.phase in ("measure", "confirm"):
-            total = "" if progress.total is None else f" of {progress.total}"
-            step = f"round {progress.done + 1}{total}"
-        self._bar.update(self._task, description=PHASES[progress.phase], step=step)
-        if progress.share is not None:
-            self._bar.update(self._task, completed=progress.share)
-        elif progress.total:
-            self._bar.update(self._task, completed=progress.done / progress.total)
+def _show(bar: Progress, progress: ComparisonProgress) -> None:
+    """Show the phase of a comparison, and the elapsed share of its time."""
+    (task,) = bar.task_ids
+    step = "" if progress.total in (None, 1) else f"{progress.done + 1} of {progress.total}"
+    if progress.phase in ("measure", "confirm"):
+        total = "" if progress.total is None else f" of {progress.total}"
+        step = f"round {progress.done + 1}{total}"
+    bar.update(task, description=PHASES[progress.phase], step=step)
+    if progress.share is not None:
+        bar.update(task, completed=progress.share)
+    elif progress.total:
+        bar.update(task, completed=progress.done / progress.total)

@@ -7,12 +7,13 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
 
-from etl.commands.output import PlainConsole, deliver, output_path, save_json
+from etl.commands.output import PlainConsole, deliver, live_progress, output_path, save_json
 from etl.commands.source_arguments import SOURCES, add_source_arguments, source_options
 from etl.comparison.request.settings import BACKENDS, Settings
 from etl.measuring.structure import describe
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.profile is not None:
             console.print(f"The profile is in {arguments.profile}.", highlight=False)
 
-    content = {**examination.as_dict(), **{name: found.as_dict() for name, found in more.items()}}
+    content = {**examination.as_dict(), **{name: asdict(found) for name, found in more.items()}}
     deliver(lambda: save_json(arguments.json, content), show=show)
     return int(examination.is_serious)
 
@@ -243,13 +244,7 @@ def _refuse_without_source(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """Yield a function that shows progress on standard error; it shows nothing if that is not a terminal."""
-    console = PlainConsole(stderr=True)
-    columns = (BarColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    """Yield a function that shows progress; see `examine`."""
+    with live_progress(BarColumn(), TextColumn("{task.description}", markup=False)) as bar:
         task = bar.add_task("starting", total=1)
-
-        def show_progress(activity: str, done: int, total: int) -> None:
-            bar.update(task, description=activity, completed=done, total=total)
-
-        yield show_progress
+        yield lambda activity, done, total: bar.update(task, description=activity, completed=done, total=total)

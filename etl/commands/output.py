@@ -23,7 +23,6 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -295,21 +294,17 @@ def show_warning(message: Warning | str, category: type[Warning], *_: object) ->
     show_error(f"{'' if category is UserWarning else f'{category.__name__}: '}{message}")
 
 
-class ProgressBar:
-    """A progress bar with rate and remaining time, on standard error; invisible if that is not a terminal."""
-
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-
-    def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` are done."""
-        self._progress.update(self._task, completed=done, total=total)
+@contextmanager
+def live_progress(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Show these columns on standard error while the block runs; show nothing if that is not a terminal."""
+    console = PlainConsole(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        yield progress
 
 
 @contextmanager
-def progress_bar(title: str, unit: str) -> Iterator[ProgressBar]:
-    """Show a progress bar while the block runs."""
+def progress_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar with rate and remaining time; yield a function of how many are done, of how many."""
     columns = (  # in a narrow terminal the title folds and the bar shrinks
         TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
         BarColumn(),
@@ -318,9 +313,9 @@ def progress_bar(title: str, unit: str) -> Iterator[ProgressBar]:
         _Rate(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
     )
-    console = PlainConsole(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        yield ProgressBar(progress, progress.add_task(printable(title), total=None))
+    with live_progress(*columns) as progress:
+        task = progress.add_task(printable(title), total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 class _Rate(ProgressColumn):

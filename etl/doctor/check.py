@@ -24,7 +24,7 @@ OWN_STEP = "the training step is the user's own function, whose model is not kno
 
 
 class Severity(str, Enum):
-    """The weight of a finding."""
+    """The weight of a finding, the greatest first."""
 
     SERIOUS = "serious"
     WARNING = "warning"
@@ -33,9 +33,10 @@ class Severity(str, Enum):
     # `Finding.found` says why.
     NOT_LOOKED_AT = "not looked at"
 
-
-# Of causes that were looked for, the least weight first.
-SEVERITIES = (Severity.FINE, Severity.NOTE, Severity.WARNING, Severity.SERIOUS)
+    @property
+    def place(self) -> int:
+        """Place in the order of weights, from 0."""
+        return list(Severity).index(self)
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Case:
 
 def heaviest_first(*findings: Finding) -> list[Finding]:
     """Return the findings, that of the greatest weight first; equal ones stay in order."""
-    return sorted(findings, key=lambda each: -SEVERITIES.index(each.severity))
+    return sorted(findings, key=lambda each: each.severity.place)
 
 
 class Check(ABC):
@@ -235,7 +236,7 @@ class Check(ABC):
         typical = observation.times.typical
         saves_per_batch = min(saves_per_batch, typical)  # what was measured apart may have been slowed down
         share = saves_per_batch / typical
-        severity = max(_severity_of(share), min_severity, key=SEVERITIES.index)
+        severity = min(_severity_of(share), min_severity, key=lambda each: each.place)
         if severity is Severity.FINE:
             return self.fine(found, evidence)
         batches = case.batches_per_epoch

@@ -77,7 +77,7 @@ class Examination:
         return {
             "schema_version": SCHEMA_VERSION,
             "machine": self.machine.as_dict(),
-            "rank": None if self.rank is None else self.rank.as_dict(),
+            "rank": None if self.rank is None else asdict(self.rank),
             "seconds_per_batch": self.seconds_per_batch,
             "batches_per_epoch": self.batches_per_epoch,
             "memory": None
@@ -159,7 +159,7 @@ def examine(
         raise ValueError("give a model and an iterator, or a step and an iterator, or none of them")
     if step is not None and not (model is None and loss is None and backend == "auto"):
         raise ValueError("a step has a model, a loss and a device of its own: give no model, loss or backend with it")
-    show = progress or _show_nothing
+    show = progress or (lambda *_: None)
     show("the machine", 0, len(CHECKS))
     case = Case(look_at_machine(), rank=find_rank())
     if iterator is None:
@@ -244,19 +244,12 @@ def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Find
     return replace(finding, trial=trial, saves_seconds=saves_per_batch * batches)
 
 
-_DESCENDING = (Severity.SERIOUS, Severity.WARNING, Severity.NOTE, Severity.FINE, Severity.NOT_LOOKED_AT)
-
-
 def _ordered(findings: list[Finding]) -> list[Finding]:
     """Return `findings` in the order of `Examination.findings`."""
 
     def key(finding: Finding) -> tuple[bool, float, int]:
         unknown = math.inf if finding.severity is Severity.SERIOUS else 0.0
         saves = unknown if finding.saves_seconds is None else finding.saves_seconds
-        return finding.remedy is None, -saves, _DESCENDING.index(finding.severity)
+        return finding.remedy is None, -saves, finding.severity.place
 
     return sorted(findings, key=key)
-
-
-def _show_nothing(activity: str, done: int, total: int) -> None:
-    pass

@@ -7,8 +7,7 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -73,10 +72,6 @@ class Heap:
     objects: int
     types: list[TypeOnHeap]
     leaks: list[Growth]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the heap as JSON values."""
-        return asdict(self)
 
 
 def look_at_heap(run_epoch: Callable[[], None] | None = None, epochs: int = EPOCHS) -> Heap:
@@ -179,21 +174,11 @@ class Pauses:
     generations: list[GenerationPauses]
     per_batch: list[float]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the pauses as JSON values."""
-        return asdict(self)
-
 
 def watch_pauses(setup: Setup, batches: int) -> Pauses:
     """Train on `batches` batches and record every garbage collection. Errors of training are raised unchanged."""
     found: list[Collection] = []
-
-    def around() -> ExitStack:
-        stack = ExitStack()
-        stack.enter_context(CollectionWatch(found.append))
-        return stack
-
-    times, _ = time_steps(setup, batches, around)
+    times, _ = time_steps(setup, batches, lambda: CollectionWatch(found.append))
     per_batch = [0.0] * batches
     for each in found:
         # A collection between two batches counts for the second.

@@ -194,17 +194,13 @@ def observe_training(
     needs: list[MemoryNeed] = []
     predictions = _Predictions()
 
-    def around() -> ExitStack:
+    @contextmanager
+    def around() -> Iterator[None]:
         before.update(_device_stats(setup.device))  # after the batches that warm up
-        stack = ExitStack()
-        stack.callback(look)
-        stack.enter_context(watch)
-        return stack
-
-    def look() -> None:
-        """Look at memory after the batches, while the iterator's processes still load."""
+        with watch:
+            yield
         after.update(_device_stats(setup.device))
-        needs.append(look_at_memory())
+        needs.append(look_at_memory())  # while the iterator's processes still load
 
     with ExitStack() as tracing:
         if user_model is not None:

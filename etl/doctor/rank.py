@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import psutil
 
@@ -37,10 +36,6 @@ class Rank:
     def __str__(self) -> str:
         shared = f", which {self.sharing} ranks share" if self.sharing > 1 else ""
         return f"rank {self.rank} of {self.world_size}, on CPU{'s'[: len(self.cpus) > 1]} {_ranges(self.cpus)}{shared}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the rank as JSON values."""
-        return asdict(self)
 
 
 def find_rank() -> Rank | None:

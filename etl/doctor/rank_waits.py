@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 from torch.autograd.profiler import profile
@@ -41,13 +40,7 @@ def time_rank_waits(setup: Setup) -> RankWaits | None:
     The number of steps does not depend on time, so that all ranks can do the same together.
     """
     profiler = profile()
-
-    def around() -> ExitStack:
-        stack = ExitStack()
-        stack.enter_context(profiler)
-        return stack
-
-    times, _ = time_steps(setup, PROFILED_BATCHES, around)
+    times, _ = time_steps(setup, PROFILED_BATCHES, lambda: profiler)
     calls = 0
     spans: list[Interval] = []
     computing: list[Interval] = []

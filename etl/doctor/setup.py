@@ -14,7 +14,8 @@ import torch
 from etl.iterators.user_loader import as_iterator
 from etl.loading.batch import Batch, as_batch
 from etl.training.backends import Backend
-from etl.training.fit import no_batches_reason, place_model
+from etl.training.backends.tensors import first_array
+from etl.training.fit import no_batches_reason
 from etl.training.ranks import find_ranks
 from etl.training.step import Loss, TrainingStep, default_loss, unwrapped
 from etl.training.synchronisation import is_wrapped
@@ -198,9 +199,5 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
         copied = copy.deepcopy(model)
     except Exception as error:
         raise ValueError(f"the model cannot be copied, and without a copy its state would change: {error}") from error
-    return ModelSetup(iterator, place_model(copied, as_iterator(iterator), backend).train(), backend, loss)
-
-
-def first_array(part: Any) -> Any:
-    """Return `part` (features or labels), or its first array if it is a tuple."""
-    return part[0] if isinstance(part, tuple) else part
+    placed = backend.place(copied, getattr(as_iterator(iterator), "dtype", None))
+    return ModelSetup(iterator, placed.train(), backend, loss)

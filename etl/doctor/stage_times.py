@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,6 @@ class StageTimes:
     def slowest(self) -> StageTime:
         """The stage that takes longest if the files are in the page cache."""
         return max(self.stages, key=lambda each: each.warm)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the times as JSON values."""
-        return asdict(self)
 
 
 def time_stages(work: Work, backend: Backend | None) -> StageTimes:
@@ -148,4 +145,4 @@ def _copy_seconds(backend: Backend, batch: Any) -> float:
         backend.put(batch)
         backend.synchronize()
         times.append(time.perf_counter() - started)
-    return sorted(times)[COPIES // 2]
+    return statistics.median(times)

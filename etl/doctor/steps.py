@@ -7,7 +7,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ from etl.measuring.structure import record_count
 WARM_UP_BATCHES = 3
 # 0 is the training without the remedy, and 1 is with it. They take turns in an order in which a steady drift cancels.
 TURNS = (0, 1, 1, 0) * 3
-PAIRS = len(TURNS) // 2
 # A turn takes at least this many seconds, and has at least this many batches.
 TURN_SECONDS, MIN_TURN_BATCHES = 0.5, 3
 
@@ -71,7 +70,10 @@ class StepTimes:
 
 
 def time_steps(
-    setup: Setup, count: int, around: Callable[[], ExitStack] = ExitStack, seconds: float = 0.0
+    setup: Setup,
+    count: int,
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    seconds: float = 0.0,
 ) -> tuple[StepTimes, Any]:
     """Train on a few batches to warm up, then measure at least `count` batches for at least `seconds`.
 
@@ -174,7 +176,7 @@ def take_turns(measure: Callable[[int], float], unit: str = "a batch") -> Trial:
         seconds[turn].append(measure(turn))
     log_ratios = [math.log(after / before) for before, after in zip(*seconds, strict=True)]
     low, ratio, high = map(math.exp, signed_rank_interval(log_ratios, CONFIDENCE))
-    middle = sorted(seconds[0])[PAIRS // 2]
+    middle = statistics.median_high(seconds[0])
     return Trial(middle, middle * ratio, ratio, low, high, unit)
 
 

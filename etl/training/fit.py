@@ -237,7 +237,7 @@ def fit(
     )
     source = ranks.share(whole)
     ranks.check_equal("number of batches", None if ranks.is_alone else _count_batches(source))
-    place_model(model, source, chosen).train()
+    chosen.place(model, getattr(source, "dtype", None)).train()
     update = make_optimizer(model)
     synchronisation = synchronise(model, update, ranks, averaging_frequency)
     step = TrainingStep(synchronisation.module, update, loss or cross_entropy)
@@ -302,12 +302,6 @@ def no_batches_reason(batches: BatchIterator) -> str:
         f"{has} do not fill a batch{f' of {size}' if size else ''}{ranks}, and an incomplete one is left out: lower "
         "batch_size, or pass drop_last=False"
     )
-
-
-def place_model(model: torch.nn.Module, iterator: Any, backend: Backend) -> torch.nn.Module:
-    """Move `model` to the device in place, in the dtype of `iterator` if it names one; return the model."""
-    dtype = getattr(iterator, "dtype", None)
-    return model.to(backend.device) if dtype is None else backend.place(model, dtype)
 
 
 class _Loop:

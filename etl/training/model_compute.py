@@ -25,7 +25,7 @@ from etl.measuring.ranks import Rank, join_group
 from etl.measuring.values import JsonValues
 from etl.training.backends import Backend, choose_device
 from etl.training.backends import backend as find_backend
-from etl.training.backends.tensors import as_array, as_tensor, map_batch
+from etl.training.backends.tensors import as_array, as_tensor, first_array, map_batch
 from etl.training.compute import INFERENCE, TRAINING, default_model
 from etl.training.step import IGNORED, ForwardPass, Loss, TrainingStep, default_loss
 from etl.training.synchronisation import GradientAveraging
@@ -274,7 +274,7 @@ def make_model_compute(work: ModelWork, batch: Any) -> ModelCompute:
     torch.manual_seed(settings.seed + work.rank.number)
     if settings.compute == INFERENCE:
         return Inference(model, backend, settings.dtype, settings.waits_for_steps)
-    labels = arrays.labels[0] if isinstance(arrays.labels, tuple) else arrays.labels
+    labels = first_array(arrays.labels)
     if work.rank.is_together:
         join_group(work.rank)
     together, values = work.rank.is_together, classes_of(work, labels).values
@@ -320,14 +320,13 @@ def model_for(work: ModelWork, batch: Batch) -> torch.nn.Module:
         If there are no labels to train on, or the model cannot be made.
     """
     settings = work.settings
-    labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
+    labels = first_array(batch.labels)
     if labels is None and settings.compute == TRAINING:
         raise ValueError(
             f"{settings.title} has no labels to train on: say which column holds them with --label, or compare with "
             "--compute inference or --compute simulated:20ms"
         )
-    features = batch.features[0] if isinstance(batch.features, tuple) else batch.features
-    return make_model(settings, features.shape[1:], classes_of(work, labels).count)
+    return make_model(settings, first_array(batch.features).shape[1:], classes_of(work, labels).count)
 
 
 def make_model(settings: ModelSettings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
@@ -364,7 +363,7 @@ def make_model(settings: ModelSettings, input_shape: tuple[int, ...], outputs: i
 
 def loss_for(work: ModelWork, batch: Batch) -> Loss:
     """Return the loss of `work` for batches like `batch`; raise `ValueError` as `model_for` and `default_loss`."""
-    labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
+    labels = first_array(batch.labels)
     return default_loss(as_tensor(labels), classes_of(work, labels).values)
 
 
@@ -408,7 +407,7 @@ def _find_classes(work: ModelWork) -> Classes:
     records, seen = work.source, set[int]()
     for index in range(len(records)):
         label = records[index]["label"]
-        array = np.asarray(label[0] if isinstance(label, tuple) else label)
+        array = np.asarray(first_array(label))
         if array.dtype.kind not in "biu":
             raise ValueError(
                 f"field 'label' of record {index} of {work.settings.title} has dtype {array.dtype}, and other "

@@ -60,14 +60,12 @@ def _use_own_cpus(rank: int, ranks: int) -> None:
 
 
 def _train(job: Job) -> FitResult:
-    import random
-
-    import numpy as np
     import torch
     import torch.distributed as dist
 
     from etl.iterators import AsyncIterator
     from etl.strategies import close_loader
+    from etl.training.compute import seed_everything
     from etl.training.fit import fit
     from etl.training.ranks import join, leave
     from etl.training.step import unwrapped
@@ -77,9 +75,7 @@ def _train(job: Job) -> FitResult:
     limit = timedelta(seconds=2 * job.timeout)
     ranks, backend = join(options.pop("backend"), limit)
     # Equal on all ranks, which make the same model and divide the same records.
-    random.seed(job.seed)
-    np.random.seed(job.seed % 2**32)  # noqa: NPY002 - the generator that a user's code may use
-    torch.manual_seed(job.seed)
+    seed_everything(job.seed)
     model = job.make_model()
     batches: Any = job.make_iterator()
     # Then different ones, for augmentations and dropout; after a restart, too.

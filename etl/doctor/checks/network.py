@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from etl.doctor.check import Case, Check, Finding, Severity
-from etl.doctor.setup import ModelSetup, first_array
-from etl.training.backends.tensors import as_tensor
+from etl.doctor.setup import ModelSetup
+from etl.training.backends.tensors import as_tensor, first_array
 
 # From Deeplearning4j's guide "Performance Issues", step 9, which calls them "guidelines only".
 MAX_CONVOLUTIONS = 100
@@ -30,16 +29,16 @@ CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 RECURRENT = (torch.nn.RNNBase, torch.nn.RNNCellBase)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Size:
     """Counts of a network's layers, and their largest sizes.
 
     Attributes
     ----------
-    convolutions, recurrent, dense : int
-        Layers of each kind.
     parameters : int
         Elements of all parameters.
+    convolutions, recurrent, dense : int
+        Layers of each kind.
     kernel : int
         Longest side of a kernel, in pixels.
     channels : int
@@ -50,15 +49,15 @@ class Size:
         Outputs of the last dense layer.
     """
 
-    convolutions: int
-    recurrent: int
-    dense: int
     parameters: int
-    kernel: int
-    channels: int
-    units: int
-    recurrent_units: int
-    classes: int
+    convolutions: int = 0
+    recurrent: int = 0
+    dense: int = 0
+    kernel: int = 0
+    channels: int = 0
+    units: int = 0
+    recurrent_units: int = 0
+    classes: int = 0
 
 
 class NetworkSize(Check):
@@ -98,31 +97,20 @@ class NetworkSize(Check):
 
 def size_of(model: torch.nn.Module) -> Size:
     """Count the layers and the parameters of `model`. A module or parameter that is used twice counts once."""
-    kinds: Counter[str] = Counter()
-    kernel = channels = units = recurrent_units = classes = 0
+    size = Size(sum(each.numel() for each in model.parameters()))
     for module in model.modules():
         if isinstance(module, CONVOLUTIONS):
-            kinds["convolutions"] += 1
-            kernel = max(kernel, *module.kernel_size)
-            channels = max(channels, module.out_channels)
+            size.convolutions += 1
+            size.kernel = max(size.kernel, *module.kernel_size)
+            size.channels = max(size.channels, module.out_channels)
         elif isinstance(module, RECURRENT):
-            kinds["recurrent"] += getattr(module, "num_layers", 1)
-            recurrent_units = max(recurrent_units, module.hidden_size)
+            size.recurrent += getattr(module, "num_layers", 1)
+            size.recurrent_units = max(size.recurrent_units, module.hidden_size)
         elif isinstance(module, torch.nn.Linear):
-            kinds["dense"] += 1
+            size.dense += 1
             # The last dense layer is taken for the output, all before it for hidden layers.
-            units, classes = max(units, classes), module.out_features
-    return Size(
-        kinds["convolutions"],
-        kinds["recurrent"],
-        kinds["dense"],
-        sum(each.numel() for each in model.parameters()),
-        kernel,
-        channels,
-        units,
-        recurrent_units,
-        classes,
-    )
+            size.units, size.classes = max(size.units, size.classes), module.out_features
+    return size
 
 
 def _count_steps(size: Size, features: Any) -> int:

@@ -46,6 +46,11 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
     return array
 
 
+def first_array(part: Any) -> Any:
+    """Return `part` (features or labels of a batch), or its first array if it is a tuple."""
+    return part[0] if isinstance(part, tuple) else part
+
+
 def map_batch(batch: Batch, convert: Callable[[Any], Any]) -> Batch:
     """Return `batch` with `convert` applied to each of its arrays; or raise `ValueError` that names the array."""
 
