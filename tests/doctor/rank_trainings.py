@@ -14,6 +14,7 @@ import torch
 
 import etl
 from etl.doctor import Examination, examine
+from tests.training.null_listener import NullListener
 from tests.training.rank_jobs import make_model, raw
 
 SLOW_SECONDS = 0.1
@@ -74,23 +75,12 @@ def examine_a_step(folder: Path) -> None:
         save(examination, folder / f"{slow}{rank}")
 
 
-class Examining:
+class Examining(NullListener):
     """A listener that examines the training on one rank after the first epoch."""
-
-    needs_times = False
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder = folder
         self.rank = rank
-
-    def training_started(self, training: Any) -> None:
-        self.training = training
-
-    def fit_started(self) -> None:
-        """Do nothing."""
-
-    def iteration_done(self, iteration: etl.Iteration) -> None:
-        """Do nothing."""
 
     def epoch_done(self, epoch: int) -> None:
         if epoch == 0 and self.training.ranks.rank == self.rank:
@@ -98,11 +88,9 @@ class Examining:
             save(found, self.folder / "fit")
             (self.folder / "cpus").write_text(json.dumps(sorted(os.sched_getaffinity(0))))
 
-    def fit_ended(self) -> None:
-        """Do nothing."""
-
 
 if __name__ == "__main__":
     torch.distributed.init_process_group("gloo")
-    {"model": examine_a_model, "step": examine_a_step}[sys.argv[1]](Path(sys.argv[2]))
+    for examine_it in (examine_a_model, examine_a_step):
+        examine_it(Path(sys.argv[1]))
     torch.distributed.destroy_process_group()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import etl
+from tests.training.null_listener import NullListener
 
 FEATURES, CLASSES = 6, 4
 SIGNALS = {"is killed": signal.SIGKILL, "is terminated": signal.SIGTERM, "is stopped": signal.SIGSTOP}
@@ -38,7 +39,8 @@ class Numbered:
                 self._once.touch()
             kind = self._trouble[index]
             if kind == "raises":
-                raise OSError(f"number {index} is bad")
+                # Reads like an error of torch, of which another rank would be the cause.
+                raise ConnectionResetError(f"gloo/transport: number {index} is bad")
             if kind in SIGNALS:
                 os.kill(os.getpid(), SIGNALS[kind])
             if kind == "exits":
@@ -64,10 +66,12 @@ def raw(count: int, batch_size: int = 4, **options: Any) -> etl.RawIterator:
     return etl.RawIterator(Numbered(count), etl.Pipeline([]), batch_size, shuffle=True, **options)
 
 
-class Noting:
-    """A source whose numbers are written to a file once they were trained on: a listener and a loss at once."""
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-    needs_times = False
+
+class Noting(NullListener):
+    """A source whose numbers are written to a file once they were trained on: a listener and a loss at once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,18 +80,9 @@ class Noting:
         self.numbers = labels.tolist()
         return torch.nn.functional.cross_entropy(output, labels % CLASSES)
 
-    def training_started(self, training: Any) -> None:
-        self.rank, self.iterator = training.ranks.rank, training.iterator
-
-    def fit_started(self) -> None:
-        """Do nothing."""
-
-    def iteration_done(self, iteration: Any) -> None:
-        with (self.folder / f"rank{self.rank}").open("a") as file:
+    def iteration_done(self, iteration: etl.Iteration) -> None:
+        with (self.folder / f"rank{self.training.ranks.rank}").open("a") as file:
             file.write(f"{iteration.epoch} {iteration.number} {' '.join(map(str, self.numbers))}\n")
-
-    def fit_ended(self) -> None:
-        """Do nothing."""
 
 
 def run_under_torchrun(folder: Path) -> None:
@@ -97,28 +92,64 @@ def run_under_torchrun(folder: Path) -> None:
     batches = etl.RawIterator(source, etl.Pipeline([]), 4, shuffle=True)
     checkpoint = etl.Checkpoint(folder / "checkpoint", every=1)
     result = etl.fit(make_model(), batches, backend="cpu", epochs=2, loss=noting.loss, listeners=[noting, checkpoint])
-    if noting.rank == 0:
+    if noting.training.ranks.rank == 0:
         (folder / "done").write_text(str(result.epochs))
 
 
-def run_plain_loop(folder: Path) -> None:
-    """Train with torch alone, on the same shards, and save the model of rank 0."""
+class Uneven:
+    """As many batches as the number of the rank, and one."""
+
+    def __init__(self) -> None:
+        self.batches = [(np.zeros((2, 6), np.float32), np.zeros(2, np.int64))] * (1 + int(os.environ["RANK"]))
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Any:
+        return iter(self.batches)
+
+
+def train_in_turns(folder: Path) -> None:
+    """Train with torch alone, then with `fit` in several ways, in one process group; each rank saves what it has."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    found: dict[str, Any] = {"plain": plain_loop(raw(42).shard(rank, world_size))}
+
+    def fit(name: str, batches: Any, model: torch.nn.Module | None = None, **options: Any) -> None:
+        model = model or make_model()
+        result = etl.fit(model, batches, **{"backend": "cpu", "optimizer": sgd, **options})
+        found[name] = {"state": model.state_dict(), "scores": result.scores, "stopped": result.stopped}
+
+    fit("averaged", raw(42), epochs=2, averaging_frequency=3, report_score_after_averaging=False)
+    try:
+        fit("uneven", Uneven())
+    except ValueError as error:
+        found["uneven"] = str(error)
+    # 21 records for evaluation: two ranks repeat one of them.
+    early = etl.EarlyStopping(max_epochs=3, evaluate=raw(21, 5))
+    fit("early", raw(40, 4), epochs=None, listeners=[early])
+    found["early"] |= {"epochs": early.scores, "best": early.best_epoch}
+    fit("timed", raw(40), epochs=None, listeners=[etl.EarlyStopping(max_seconds=0.05)])
     model = make_model()
-    wrapped = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    part = raw(42).shard(rank, world_size)
-    for _ in range(2):
-        for features, labels in part:
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(wrapped(torch.from_numpy(features)), torch.from_numpy(labels)).backward()
-            optimizer.step()
-    if rank == 0:
-        torch.save(model.state_dict(), folder / "plain")
+    fit("once", raw(40), model)
+    fit("twice", raw(40), model)  # the wrapper of the first fit must not go on averaging
+    torch.save(found, folder / f"rank{rank}")
     torch.distributed.destroy_process_group()
 
 
+def plain_loop(batches: Any) -> dict[str, Any]:
+    """Train with torch alone, and return the state of the model."""
+    model = make_model()
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = sgd(model)
+    for _ in range(2):
+        for features, labels in batches:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(wrapped(torch.from_numpy(features)), torch.from_numpy(labels)).backward()
+            optimizer.step()
+    return model.state_dict()
+
+
 if __name__ == "__main__":
-    {"torchrun": run_under_torchrun, "plain": run_plain_loop}[sys.argv[1]](Path(sys.argv[2]))
+    {"torchrun": run_under_torchrun, "turns": train_in_turns}[sys.argv[1]](Path(sys.argv[2]))

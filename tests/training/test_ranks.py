@@ -29,23 +29,16 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import etl
 from etl.training.ranks import ERROR_FILE, Ranks, record_failure
 from tests.training import rank_jobs
-from tests.training.rank_jobs import Labelled, Noting, Numbered, make_model, raw
+from tests.training.null_listener import NullListener
+from tests.training.rank_jobs import Labelled, Noting, Numbered, make_model, raw, sgd
 from tests.training.torchrun import run_ranks
 
 NOTHING = etl.Pipeline([])
 LIMIT_SECONDS = 120
 
 
-def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-
 def parallel(make_iterator: Callable[[], Any], **options: Any) -> etl.FitResult:
     return etl.fit_parallel(make_model, make_iterator, **{"backend": "cpu", "optimizer": sgd, **options})
-
-
-def torchrun(folder: Path, what: str, *options: str) -> None:
-    run_ranks(rank_jobs.__file__, what, folder, *options)
 
 
 def assert_equal(first: Any, second: Any) -> None:
@@ -75,34 +68,59 @@ def temporary_folders(folder: Path) -> list[Path]:
     return [*folder.glob("etl-*"), *folder.glob("torchelastic_*")]
 
 
-def test_ranks_take_over_the_settings_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 12_345)
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+@pytest.fixture(scope="module")
+def in_turns(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what each of two ranks under torchrun has of trainings that follow each other in one process group."""
+    folder = tmp_path_factory.mktemp("turns")
+    run_ranks(rank_jobs.__file__, "turns", folder)
+    return [torch.load(folder / f"rank{rank}") for rank in range(2)]
 
-    def make_iterator() -> etl.RawIterator:
+
+def handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[etl.FitResult, list[dict[str, Any]]]:
+    """Start two ranks from a program with settings of its own; return the result, and what each rank has seen."""
+    folder = tmp_path_factory.mktemp("started")
+    source = "from tests.training.rank_jobs import make_model\n\ndef make():\n    return make_model()\n"
+    (folder / "beside_the_script.py").write_text(source)
+
+    def make_iterator() -> Any:
         from PIL import Image, ImageFile
 
-        found = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
-        if found != (12_345, True):
-            raise ValueError(f"the settings are {found}")
-        return raw(8)
+        seen = {"cpus": len(os.sched_getaffinity(0)), "threads": torch.get_num_threads()}
+        seen["pillow"] = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
+        torch.save(seen, folder / os.environ["RANK"])
+        return raw(42)
 
-    assert parallel(make_iterator, workers=1).state is not None
+    before = handlers()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", 12_345)
+        patch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+        patch.syspath_prepend(str(folder))
+        make_model = importlib.import_module("beside_the_script").make
+        result = etl.fit_parallel(make_model, make_iterator, backend="cpu", optimizer=sgd, epochs=2)
+    assert handlers() == before
+    return result, [torch.load(folder / str(rank)) for rank in range(2)]
 
 
-def test_two_ranks_train_as_torchs_own_loop_does_bit_for_bit(tmp_path: Path) -> None:
-    torchrun(tmp_path, "plain")
+def test_ranks_have_the_modules_and_settings_of_pillow_of_the_program_and_each_its_own_cpus(started: Any) -> None:
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert started[1] == [{"cpus": share, "threads": share, "pillow": (12_345, True)}] * 2
+
+
+def test_two_ranks_train_as_torchs_own_loop_does_bit_for_bit(started: Any, in_turns: list[dict[str, Any]]) -> None:
+    result, _ = started
+    assert_equal(result.state, in_turns[0]["plain"])
     # 42 records are no whole number of steps: two are repeated in each epoch.
-    result = parallel(partial(raw, 42), epochs=2)
-    assert_equal(result.state, torch.load(tmp_path / "plain"))
     assert [(each.rank, each.samples, each.repeated) for each in result.ranks] == [(0, 42, 0), (1, 42, 0)]
     assert (result.epochs, result.total_samples) == (2, 84)
 
 
-class Draws:
+class Draws(NullListener):
     """A model, its batches and a listener that draw from the generators of Python, numpy and torch, and note that."""
-
-    needs_times = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -123,13 +141,7 @@ class Draws:
         if (what, os.environ["RANK"], attempt) == ("step", "0", "0"):
             raise OSError("the first attempt fails")
 
-    def fit_started(self) -> None:
-        pass
-
-    def fit_ended(self) -> None:
-        pass
-
-    def iteration_done(self, iteration: Any) -> None:
+    def iteration_done(self, iteration: etl.Iteration) -> None:
         self.note("step")
 
 
@@ -150,19 +162,25 @@ def test_a_model_or_batches_instead_of_functions_that_return_them_are_refused() 
         etl.fit_parallel(make_model, raw(8))  # type: ignore[arg-type]
 
 
-def test_two_ranks_are_as_good_as_one_with_twice_the_batch() -> None:
+def test_two_ranks_are_as_good_as_one_with_twice_the_batch_and_a_model_can_be_fitted_again(
+    in_turns: list[dict[str, Any]],
+) -> None:
+    first, second = in_turns
+    assert_equal(first["twice"]["state"], second["twice"]["state"])
     alone = make_model()
-    expected = etl.fit(alone, raw(40, 8), backend="cpu", optimizer=sgd, epochs=2)
-    result = parallel(partial(raw, 40, 4), epochs=2)
-    assert_close(result.state, alone.state_dict())
-    assert result.scores == pytest.approx(expected.scores, rel=1e-5)
+    for name in ("once", "twice"):
+        expected = etl.fit(alone, raw(40, 8), backend="cpu", optimizer=sgd)
+        assert first[name]["scores"] == pytest.approx(expected.scores, rel=1e-5)
+    assert_close(first["twice"]["state"], alone.state_dict())
 
 
-@pytest.mark.slow
-def test_averaging_every_three_iterations_is_what_its_definition_says() -> None:
+def test_averaging_every_three_iterations_is_what_its_definition_says(
+    in_turns: list[dict[str, Any]], started: Any
+) -> None:
     models = [make_model(), make_model()]
     optimizers = [sgd(model) for model in models]
     shards = [raw(42).shard(rank, 2) for rank in range(2)]
+    losses = []
 
     def average() -> None:
         for tensors in zip(*map(trained, models, optimizers), strict=True):
@@ -175,29 +193,18 @@ def test_averaging_every_three_iterations_is_what_its_definition_says() -> None:
             for model, optimizer, (features, labels) in zip(models, optimizers, batches, strict=True):
                 optimizer.zero_grad()
                 output = model(torch.from_numpy(features))
-                torch.nn.functional.cross_entropy(output, torch.from_numpy(labels)).backward()
+                loss = torch.nn.functional.cross_entropy(output, torch.from_numpy(labels))
+                loss.backward()
+                losses.append(loss.item())
                 optimizer.step()
             if number % 3 == 0:
                 average()
         average()  # 6 iterations an epoch: nothing new
-    result = parallel(partial(raw, 42), epochs=2, averaging_frequency=3)
-    assert_equal(result.state, models[0].state_dict())
-
-
-@pytest.mark.slow
-def test_the_score_is_the_mean_of_all_ranks_or_that_of_this_one() -> None:
-    def first_loss(rank: int) -> float:
-        features, labels = next(iter(raw(42).shard(rank, 2)))
-        with torch.no_grad():
-            loss = torch.nn.functional.cross_entropy(make_model()(torch.from_numpy(features)), torch.from_numpy(labels))
-        return float(loss)
-
-    mean = parallel(partial(raw, 42))
-    own = parallel(partial(raw, 42), report_score_after_averaging=False)
-    assert_equal(mean.state, own.state)
-    assert own.scores[0] == pytest.approx(first_loss(0))
-    assert mean.scores[0] == pytest.approx((first_loss(0) + first_loss(1)) / 2)
-    assert own.scores[0] != pytest.approx(mean.scores[0])
+    assert_equal(in_turns[0]["averaged"]["state"], models[0].state_dict())
+    # Scores are those of the rank, unless they are to be the mean of all ranks, as they are by default.
+    assert [each["averaged"]["scores"] for each in in_turns] == [pytest.approx(losses[rank::2]) for rank in range(2)]
+    assert losses[0] != pytest.approx(losses[1])
+    assert started[0].scores[0] == pytest.approx((losses[0] + losses[1]) / 2)
 
 
 def trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -205,39 +212,32 @@ def trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[to
     return [each.detach() for each in parameters] + [optimizer.state[each]["momentum_buffer"] for each in parameters]
 
 
-class StopAfter:
+class StopAfter(NullListener):
     """A listener that stops the training after some iterations."""
-
-    needs_times = False
 
     def __init__(self, iterations: int | None) -> None:
         self.iterations = iterations
-
-    def training_started(self, training: Any) -> None:
-        self.training = training
-
-    def fit_started(self) -> None:
-        """Do nothing."""
 
     def iteration_done(self, iteration: etl.Iteration) -> None:
         if iteration.number + 1 == self.iterations:
             self.training.stop("enough")
 
-    def fit_ended(self) -> None:
-        """Do nothing."""
-
 
 @pytest.mark.slow
 def test_a_training_goes_on_with_other_numbers_of_ranks_and_each_record_comes_once(tmp_path: Path) -> None:
     def make_iterator() -> Any:
-        return etl.RawIterator(Labelled(60), NOTHING, 2, shuffle=True)
+        return etl.RawIterator(Labelled(30), NOTHING, 2, shuffle=True)
 
-    for workers, steps in ((3, 4), (5, 2), (2, None)):
-        noting, folder = Noting(tmp_path), tmp_path / str(workers)
+    for workers, steps in ((2, 3), (3, 2), (1, None)):
+        folder = tmp_path / str(workers)
         folder.mkdir()
-        noting.folder = folder
-        listeners = [noting, etl.Checkpoint(tmp_path / "checkpoint"), StopAfter(steps)]
-        result = parallel(make_iterator, workers=workers, loss=noting.loss, listeners=listeners)
+        noting = Noting(folder)
+        listeners: list[Any] = [noting, etl.Checkpoint(tmp_path / "checkpoint"), StopAfter(steps)]
+        if workers == 1:
+            options = {"optimizer": sgd, "loss": noting.loss, "listeners": listeners}
+            result = etl.fit(make_model(), make_iterator(), backend="cpu", **options)
+        else:
+            result = parallel(make_iterator, workers=workers, loss=noting.loss, listeners=listeners)
         assert (result.stopped, result.epochs) == (("enough", 0) if steps else (None, 1))
     numbers = Counter(
         number
@@ -245,13 +245,13 @@ def test_a_training_goes_on_with_other_numbers_of_ranks_and_each_record_comes_on
         for line in path.read_text().splitlines()
         for number in line.split()[2:]
     )
-    assert len(list(tmp_path.glob("*/rank*"))) == 3 + 5 + 2
-    assert numbers == {str(number): 1 for number in range(60)}
+    assert len(list(tmp_path.glob("*/rank*"))) == 2 + 3 + 1
+    assert numbers == {str(number): 1 for number in range(30)}
 
 
 @pytest.mark.slow
 def test_torchrun_restarts_a_killed_rank_and_each_remaining_record_comes_once(tmp_path: Path) -> None:
-    torchrun(tmp_path, "torchrun", "--max-restarts=1")
+    run_ranks(rank_jobs.__file__, "torchrun", tmp_path, restarts=1)
     assert (tmp_path / "killed").exists()
     assert (tmp_path / "done").exists()
     # Of an iteration that was trained on again after the restart, the later time counts.
@@ -269,26 +269,29 @@ def test_torchrun_restarts_a_killed_rank_and_each_remaining_record_comes_once(tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trouble", "message"),
+    ("trouble", "ahead", "message"),
     [
         (
             "raises",
+            2,
             r"rank 1 of 2, while loading batch \d of epoch 0: RecordError: record 2 of .*'read'.*number 2 is bad",
         ),
-        ("is killed", r"rank 1 of 2 was killed by SIGKILL \(out of memory\?\), while \w+ .*batch \d of epoch 0"),
-        ("is terminated", r"rank 1 of 2 was killed by SIGTERM, while \w+ .*batch \d of epoch 0"),
+        ("is killed", 2, r"rank 1 of 2 was killed by SIGKILL \(out of memory\?\), while \w+ .*batch \d of epoch 0"),
+        ("is terminated", 2, r"rank 1 of 2 was killed by SIGTERM, while \w+ .*batch \d of epoch 0"),
         # The agent waits for 30 s before it kills it.
         pytest.param(
             "is stopped",
+            2,
             r"rank 1 of 2 hangs for \d+ s, and others have waited for 4 s, while \w+ .*batch \d of epoch 0",
             marks=pytest.mark.alone,
         ),
-        ("exits", r"rank 1 of 2 ended with code 7, while \w+ .*batch \d of epoch 0"),
-        ("hangs", r"rank 1 of 2, while loading batch \d of epoch 0: .*record 2 of .*'read'"),
+        ("exits", 2, r"rank 1 of 2 ended with code 7, while \w+ .*batch \d of epoch 0"),
+        ("hangs", 2, r"rank 1 of 2, while loading batch \d of epoch 0: .*record 2 of .*'read'"),
+        ("hangs", 0, r"rank 1 of 2 hangs for \d+ s, .* while loading batch 0 of epoch 0"),
     ],
 )
 def test_one_error_names_rank_record_and_stage_and_nothing_is_left(
-    trouble: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trouble: str, ahead: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
@@ -297,105 +300,52 @@ def test_one_error_names_rank_record_and_stage_and_nothing_is_left(
         return etl.RawIterator(Numbered(16, {2: trouble}), NOTHING, 2)
 
     with pytest.raises(etl.RankError, match=message) as caught:
-        parallel(make_iterator, timeout=2.0)
+        parallel(make_iterator, timeout=2.0, prefetch_size=ahead)
     assert caught.value.rank == 1
     assert not rank_processes()
     assert not temporary_folders(tmp_path)
 
 
-@pytest.mark.slow
-def test_a_rank_that_hangs_outside_of_loading_ahead_is_named_too() -> None:
-    def make_iterator() -> Any:
-        return etl.RawIterator(Numbered(16, {2: "hangs"}), NOTHING, 2)
-
-    with pytest.raises(etl.RankError, match=r"rank 1 of 2 hangs for \d+ s, .* while loading batch 0 of epoch 0"):
-        parallel(make_iterator, timeout=2.0, prefetch_size=0)
-    assert not rank_processes()
-
-
-def test_an_error_that_reads_like_one_of_torch_is_that_of_the_rank() -> None:
-    class Remote(Numbered):
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            if index == 2:
-                raise ConnectionResetError("gloo/transport: Connection reset by peer")
-            return super().__getitem__(index)
-
-    with pytest.raises(etl.RankError, match=r"rank 1 of 2, while loading .*record 2 .*Connection reset by peer"):
-        parallel(lambda: etl.RawIterator(Remote(16), NOTHING, 2))
-
-
-def test_ranks_that_would_wait_for_each_other_for_ever_are_an_error() -> None:
-    class Uneven:
-        """As many batches as the number of the rank."""
-
-        def __init__(self) -> None:
-            self.batches = [(np.zeros((2, 6), np.float32), np.zeros(2, np.int64))] * (1 + int(os.environ["RANK"]))
-
-        def __len__(self) -> int:
-            return len(self.batches)
-
-        def __iter__(self) -> Any:
-            return iter(self.batches)
-
-    with pytest.raises(etl.RankError, match=r"the same number of batches, .*: rank 0: 1; rank 1: 2"):
-        parallel(Uneven)
-
-
-def test_modules_beside_the_script_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "from tests.training.rank_jobs import make_model\n\ndef make():\n    return make_model()\n"
-    (tmp_path / "beside_the_script.py").write_text(source)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module = importlib.import_module("beside_the_script")
-    assert etl.fit_parallel(module.make, partial(raw, 16), backend="cpu").epochs == 1
+def test_ranks_that_would_wait_for_each_other_for_ever_are_an_error(in_turns: list[dict[str, Any]]) -> None:
+    for each in in_turns:
+        assert (
+            "the same number of batches, or they would wait for each other forever: rank 0: 1; rank 1: 2"
+            in (each["uneven"])
+        )
 
 
 def test_an_error_before_the_training_names_the_rank() -> None:
     def make_broken() -> torch.nn.Module:
         raise RuntimeError("no such model")
 
-    with pytest.raises(etl.RankError, match=r"rank \d of 2, while starting: RuntimeError: no such model"):
-        etl.fit_parallel(make_broken, partial(raw, 16), backend="cpu")
+    with pytest.raises(etl.RankError, match="rank 0 of 1, while starting: RuntimeError: no such model"):
+        etl.fit_parallel(make_broken, partial(raw, 16), workers=1, backend="cpu")
 
 
-@pytest.mark.slow
-def test_ranks_stop_early_at_the_same_iteration_and_repeated_records_do_not_count(tmp_path: Path) -> None:
-    # 21 records for evaluation: two ranks repeat one of them.
+def test_ranks_stop_early_at_the_same_iteration_and_repeated_records_do_not_count(
+    in_turns: list[dict[str, Any]],
+) -> None:
     model = make_model()
     alone = etl.EarlyStopping(max_epochs=3, evaluate=raw(21, 5))
     etl.fit(model, raw(40, 8), backend="cpu", epochs=None, optimizer=sgd, listeners=[alone])
-
-    class Shown(etl.EarlyStopping):  # type: ignore[misc] # imported on first use
-        def fit_ended(self) -> None:
-            rank = self._running.ranks.rank
-            super().fit_ended()
-            torch.save([self.scores, self.best_epoch], tmp_path / f"scores{rank}")
-
-    result = parallel(
-        partial(raw, 40, 4), epochs=None, listeners=[Shown(max_epochs=3, evaluate=raw(21, 5))], learning_rate=None
-    )
-    assert result.stopped == "3 epochs are over"
-    first, second = (torch.load(tmp_path / f"scores{rank}") for rank in range(2))
-    assert first == second
-    assert first[0] == pytest.approx(alone.scores, rel=1e-5)
-    assert_close(result.state, model.state_dict())
-    timed = parallel(partial(raw, 40), epochs=None, listeners=[etl.EarlyStopping(max_seconds=0.5)])
-    assert timed.stopped == "0.5 s are over"
-    assert timed.ranks[0].samples == timed.ranks[1].samples
+    first, second = (each["early"] for each in in_turns)
+    assert first["stopped"] == "3 epochs are over"
+    assert (first["epochs"], first["best"]) == (second["epochs"], second["best"])
+    assert first["epochs"] == pytest.approx(alone.scores, rel=1e-5)
+    assert_close(first["state"], model.state_dict())
+    first, second = (each["timed"] for each in in_turns)
+    assert first["stopped"] == "0.05 s are over"
+    assert len(first["scores"]) == len(second["scores"])
 
 
-class Slowly:
+class Slowly(NullListener):
     """A listener that says that training has begun, and makes it last."""
-
-    needs_times = False
 
     def fit_started(self) -> None:
         print("begun", flush=True)
 
     def iteration_done(self, iteration: etl.Iteration) -> None:
         time.sleep(0.5)
-
-    def fit_ended(self) -> None:
-        """Do nothing."""
 
 
 @pytest.mark.slow
@@ -461,37 +411,6 @@ def test_a_rank_does_not_look_long_for_an_agent_that_was_killed(monkeypatch: pyt
         monkeypatch.setattr("etl.training.ranks.AGENT_TIMEOUT", timedelta(seconds=1))
         with pytest.raises(torch.distributed.DistNetworkError):
             etl.fit(make_model(), raw(8), backend="cpu")
-
-
-def test_a_model_can_be_fitted_again_and_handlers_of_signals_stay() -> None:
-    def make_iterator() -> Any:
-        return raw(40)
-
-    class Again(StopAfter):
-        def fit_ended(self) -> None:
-            if not self.training.failed:
-                # The wrapper of the first fit must not go on averaging.
-                etl.fit(self.training.model, make_iterator(), backend="cpu", optimizer=sgd)
-                models = self.training.ranks.gather(self.training.model.state_dict())
-                assert_equal(*models)
-
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    twice = parallel(make_iterator, listeners=[Again(None)])
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    alone = make_model()
-    for _ in range(2):
-        etl.fit(alone, raw(40, 8), backend="cpu", optimizer=sgd)
-    assert_close(twice.state, alone.state_dict())
-
-
-def test_each_rank_has_its_own_cpus() -> None:
-    cpus = len(os.sched_getaffinity(0))
-
-    def make_iterator() -> Any:
-        assert len(os.sched_getaffinity(0)) == torch.get_num_threads() == max(1, cpus // 2)
-        return raw(8)
-
-    parallel(make_iterator)
 
 
 def test_batches_are_divided_unless_they_are_this_ranks_part() -> None:

@@ -10,25 +10,21 @@ from pathlib import Path
 LIMIT_SECONDS = 120
 
 
-def run_ranks(program: str, what: str, folder: Path, *options: str) -> None:
-    """Run `program WHAT FOLDER` on two ranks under torchrun; raise `AssertionError` if it fails.
+def run_ranks(program: str, *arguments: str | Path, restarts: int = 0) -> None:
+    """Run `program ARGUMENTS` on two ranks under torchrun; raise `AssertionError` if it fails.
 
     Parameters
     ----------
     program : str
         Path of the program.
-    what : str
-        What it is to do.
-    folder : Path
-        Where it writes.
-    *options : str
-        Options of torchrun.
+    restarts : int
+        How often torchrun restarts the ranks after a failure.
     """
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *options),
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--max-restarts={restarts}"),
             *("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--local-addr=localhost"),
-            *(program, what, str(folder)),
+            *(program, *map(str, arguments)),
         ],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
