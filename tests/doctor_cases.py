@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from etl.runtime.resources import available_cpus
 FEATURES, CLASSES = 64, 4
 
 
+@cache
 def quiet_machine() -> Machine:
     """Return this machine, as if nothing else ran on it and no variable were set."""
     return replace(

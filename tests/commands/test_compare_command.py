@@ -133,27 +133,6 @@ def test_the_page_and_the_trace_are_written(compared: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_digits_are_trained_with_lenet(digits: Path, tmp_path: Path) -> None:
-    report = compare(
-        tmp_path,
-        str(digits),
-        "--rounds",
-        "1",
-        "--budget",
-        "2s",
-        "--records",
-        "64",
-        "--threads",
-        "1",
-        "--strategies",
-        "raw",
-    )
-    assert report["settings"]["model"] == "lenet"
-    assert report["stages"] == []
-    assert "Only raw was compared" in report["recommendation"][0]
-
-
-@pytest.mark.slow
 def test_a_table_is_trained_with_a_perceptron(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     rows = [f"{number},{number % 7},{'yes' if number % 2 else 'no'}" for number in range(64)]
@@ -179,26 +158,16 @@ def test_sequences_are_padded_alike_by_all_strategies(tmp_path: Path) -> None:
     ] == []
 
 
-@pytest.mark.slow
-def test_a_model_of_the_callers_own_is_trained(
-    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_models.py").write_text(
-        "import torch\n\n"
-        "def tiny(shape, classes):\n"
-        "    size = shape[0] * shape[1] * shape[2]\n"
-        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(size, classes))\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw", "--model", "my_models:tiny")
-    assert report["settings"]["model"] == "my_models:tiny"
-
-
 LOADERS = """
     import numpy as np
     from pathlib import Path
 
     import etl
+
+    def tiny(shape, classes):
+        import torch
+        size = shape[0] * shape[1] * shape[2]
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(size, classes))
 
     def same(source, pipeline, batch_size, seed, dtype):
         return etl.RawIterator(source, pipeline, batch_size, shuffle=True, seed=seed, dtype=dtype)
@@ -226,12 +195,13 @@ LOADERS = """
 
 
 @pytest.mark.slow
-def test_loaders_of_the_user_are_compared_on_the_same_records_with_the_same_model(
+def test_loaders_of_the_user_are_compared_on_the_same_records_with_the_same_model_of_the_user(
     photographs: Path, tmp_path: Path
 ) -> None:
     with user_module(tmp_path, "my_loaders", LOADERS):
         loaders = "raw,same=my_loaders:same,mine=my_loaders:Prepared"
-        report = compare(tmp_path, str(photographs), *QUICK, "--strategies", loaders)
+        report = compare(tmp_path, str(photographs), *QUICK, "--strategies", loaders, "--model", "my_loaders:tiny")
+    assert report["settings"]["model"] == "my_loaders:tiny"
     jsonschema.Draft202012Validator(make_schema()).validate(report)
     assert not any("failed" in note for note in report["notes"]), report["notes"]
     checks = {check["rule"]: check for check in report["checks"]}

@@ -12,7 +12,6 @@ import pytest
 import torch
 from rich.console import Console
 
-import etl
 from etl.commands import main
 from etl.doctor import Examination, examine
 from etl.doctor.check import Case
@@ -27,8 +26,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
 
 
-@pytest.mark.slow
-def test_without_a_source_the_machine_is_examined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_source_the_machine_is_examined_and_a_missing_package_is_named_with_its_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("etl.doctor.examination.look_at_machine", lambda: replace(quiet_machine(), missing=("numba",)))
     report = tmp_path / "report.json"
     assert main(["doctor", "--json", str(report)]) == 0
     content = json.loads(report.read_text())
@@ -38,12 +39,13 @@ def test_without_a_source_the_machine_is_examined(tmp_path: Path, capsys: pytest
     shown = capsys.readouterr().out
     assert "Other processes: the CPUs are free" in shown
     assert "not looked at" in shown
+    assert "numba is not installed, so this is slower or unavailable: compiled loops" in shown
 
 
 @pytest.mark.slow
-def test_a_source_is_trained_on_and_its_stages_are_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    photographs = tmp_path / "photographs"
-    etl.demonstration.photographs(photographs, 40, seed=0)
+def test_a_source_is_trained_on_and_its_stages_are_timed(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     report = tmp_path / "report.json"
     options = ["--size", "32", "--batch-size", "8", "--batches", "4", "--strategy", "raw", "--heap", "--gc"]
     code = main(["doctor", str(photographs), *options, "--json", str(report)])
@@ -91,35 +93,24 @@ def test_a_finding_says_why_it_matters_and_what_to_change(capsys: pytest.Capture
     assert change.strip().startswith("Change: end them, or leave CPUs to them")
 
 
-def test_a_missing_package_is_named_with_its_use(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", lambda: replace(quiet_machine(), missing=("numba",)))
-    assert main(["doctor"]) == 0
-    assert "numba is not installed, so this is slower or unavailable: compiled loops" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the variable is right")
 def test_a_source_is_examined_on_the_cpu_if_the_preferred_backend_does_not_exist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    etl.demonstration.photographs(tmp_path / "photographs", 10, seed=0)
     monkeypatch.setenv("BACKEND_PRIORITY_GPU", "100")
-    assert main(["doctor", str(tmp_path / "photographs"), "--size", "32", "--batch-size", "4", "--batches", "2"]) == 1
+    assert main(["doctor", str(photographs), "--size", "32", "--batch-size", "4", "--batches", "2"]) == 1
     shown = capsys.readouterr().out
     assert "Backend in use: backend 'cuda' was preferred by" in shown
     assert "Reading the files alone" in shown
 
 
 @pytest.mark.parametrize(
-    "option", [["--model", "mlp"], ["--step", "a:b"], ["--try"], ["--heap"], ["--gc"], ["--profile", "a.svg"]]
+    "option", ["--model mlp", "--step a:b", "--pipeline a:b", "--try", "--heap", "--gc", "--profile a.svg"]
 )
-def test_an_option_that_needs_a_source_is_refused_without_one(
-    option: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["doctor", *option]) == 2
-    assert f"{option[0]} needs a SOURCE" in capsys.readouterr().err
+def test_an_option_that_needs_a_source_is_refused_without_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *option.split()]) == 2
+    assert f"{option.split()[0]} needs a SOURCE" in capsys.readouterr().err
 
 
 OWN_TRAINING = """

@@ -163,7 +163,6 @@ def test_a_step_that_keeps_what_it_learns_gets_no_larger_batches_than_it_is_used
 
 def test_a_suggestion_that_is_tried_promises_no_saving(take: SetSeconds, monkeypatch: pytest.MonkeyPatch) -> None:
     take(constant)
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
     monkeypatch.setattr("etl.doctor.examination.CHECKS", (BatchSize(),))
     monkeypatch.setattr("etl.doctor.steps.TURN_SECONDS", 0.01)
     batch = Batch(np.zeros((32, FEATURES), np.float32), np.zeros(32, np.int64))

@@ -38,7 +38,7 @@ from etl.doctor.observation import observe_training
 from etl.doctor.setup import Setup, make_setup
 from etl.doctor.steps import StepTimes, time_compute
 from etl.loading.batch import Batch
-from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
+from etl.runtime import HeapPolicy, ThreadPolicy
 from etl.runtime.resources import available_cpus
 from tests.doctor_cases import (
     CLASSES,
@@ -49,19 +49,11 @@ from tests.doctor_cases import (
     finding,
     look,
     mlp,
-    predicting,
     quiet_machine,
 )
 
+pytestmark = pytest.mark.usefixtures("alone")
 WORSE = (Severity.WARNING, Severity.SERIOUS)
-
-
-@pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hide other processes and the objects of other tests; compute with as many threads as there are CPUs."""
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
-    with ThreadPolicy(available_cpus()), GcPolicy("freeze"):
-        yield
 
 
 def train(model: torch.nn.Module, batches: Any, **options: Any) -> Examination:
@@ -140,7 +132,7 @@ def test_operations_that_leave_the_device() -> None:
     assert all(each in found.evidence for each in ("item in the model", "cuda to cpu in the model"))
 
 
-def test_onednn_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_that_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     found = look(VendorKernels(), convolutional(), Batches())
     assert not torch.backends.mkldnn.enabled
@@ -239,16 +231,6 @@ def test_a_module_that_four_threads_call() -> None:
     assert found.severity is Severity.SERIOUS
     assert "threads call module inner" in found.found
     assert "give each thread its own model" in str(found.remedy)
-
-
-def test_a_model_that_another_thread_uses_meanwhile() -> None:
-    model = mlp()
-    with predicting(model):
-        found = look(SharedModel(), model, Batches())
-    assert found.severity is Severity.SERIOUS
-    assert "2 threads call" in found.found
-    assert "etl.ParallelInference" in str(found.remedy)
-    assert "the guide's step 6" in found.evidence
 
 
 def test_a_model_that_is_served_by_its_copies_meanwhile() -> None:
@@ -362,12 +344,9 @@ def test_the_guideline_on_dense_layers_is_not_for_transformers(make: Callable[[]
     assert (found.severity, found.found) == (Severity.FINE, "within the guidelines")
 
 
-@pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.SiLU, torch.nn.LayerNorm])
-def test_a_perceptron_beyond_the_guidelines(activation: Callable[..., torch.nn.Module]) -> None:
-    def between(units: int) -> torch.nn.Module:
-        return activation(units) if activation is torch.nn.LayerNorm else activation()
-
-    hidden = [part for _ in range(23) for part in (torch.nn.Linear(16, 16), between(16))]
+@pytest.mark.parametrize("between", [torch.nn.ReLU, torch.nn.SiLU, lambda: torch.nn.LayerNorm(16)])
+def test_a_perceptron_beyond_the_guidelines(between: Callable[[], torch.nn.Module]) -> None:
+    hidden = [part for _ in range(23) for part in (torch.nn.Linear(16, 16), between())]
     model = torch.nn.Sequential(
         torch.nn.Linear(FEATURES, 3000), torch.nn.Linear(3000, 16), *hidden, torch.nn.Linear(16, CLASSES)
     )

@@ -22,19 +22,10 @@ from etl.doctor.memory_need import MemoryNeed
 from etl.doctor.observation import Observation, observe_training
 from etl.doctor.setup import StepSetup
 from etl.doctor.steps import StepTimes, time_steps
-from etl.runtime import GcPolicy, ThreadPolicy
-from etl.runtime.resources import available_cpus
 from tests.doctor_cases import CLASSES, FEATURES, Batches, finding, mlp, quiet_machine
 
+pytestmark = pytest.mark.usefixtures("alone")
 OF_A_MODEL = {"sharing", "data_type", "network", "fallback"}
-
-
-@pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hide other processes and the objects of other tests; compute with as many threads as there are CPUs."""
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
-    with ThreadPolicy(available_cpus()), GcPolicy("freeze"):
-        yield
 
 
 class Mappings(torch.utils.data.Dataset[dict[str, Any]]):

@@ -28,36 +28,27 @@ CODE = """
 import json
 from dataclasses import asdict
 from etl.doctor.gpus import look_at_gpus
-print(json.dumps(asdict(look_at_gpus({own}))))
+print(json.dumps([asdict(look_at_gpus(own)) for own in (set(), {1, 4_000_000})]))
 """
 IDLE = Gpu("aaaa", "A", 0.0, 10**9, 80 * 10**9, ())
+HELD = replace(IDLE, other_processes=(GpuProcess(7, "python", 25 * 10**9),))
+BUSY = replace(HELD, busy=0.9)
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a library that answers as a driver with two GPUs does."""
+def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What a process sees of a driver with two GPUs: of all processes, and without two that are its own."""
     folder = tmp_path_factory.mktemp("driver")
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(SOURCE)], check=True, timeout=60)
-    return folder
-
-
-def look(driver: Path, own: set[int]) -> dict[str, Any]:
-    """Return what a process with that driver sees."""
-    printed = subprocess.run(
-        [sys.executable, "-c", CODE.format(own=own or "set()")],
-        env={**os.environ, "LD_LIBRARY_PATH": str(driver)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
-    found: dict[str, Any] = json.loads(printed)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", SOURCE], check=True, timeout=60)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+    command = [sys.executable, "-c", CODE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
 
 
-def test_every_gpu_is_seen_with_its_memory_and_processes(driver: Path) -> None:
-    found = look(driver, own=set())
+def test_every_gpu_is_seen_with_its_memory_and_processes(seen: list[dict[str, Any]]) -> None:
+    found, _ = seen
     assert found["unknown"] == ""
     idle, busy = found["found"]
     assert (idle["name"], idle["uuid"], idle["busy"], idle["other_processes"]) == ("Simulated A", "aaaa", 0.0, [])
@@ -68,8 +59,8 @@ def test_every_gpu_is_seen_with_its_memory_and_processes(driver: Path) -> None:
     assert smallest["name"] != "unknown"
 
 
-def test_processes_of_this_training_are_left_out(driver: Path) -> None:
-    _, busy = look(driver, own={1, 4_000_000})["found"]
+def test_processes_of_this_training_are_left_out(seen: list[dict[str, Any]]) -> None:
+    _, busy = seen[1]["found"]
     assert busy["other_processes"] == []
 
 
@@ -86,8 +77,7 @@ def on_gpus(*gpus: Gpu, unknown: str = "", nvidia_gpus: int = 0) -> Finding:
 
 
 def test_another_process_that_computes_on_the_gpu() -> None:
-    busy = replace(IDLE, busy=0.9, other_processes=(GpuProcess(7, "python", 25 * 10**9),))
-    found = on_gpus(busy)
+    found = on_gpus(BUSY)
     assert found.severity is Severity.SERIOUS
     assert found.found == "other processes compute on the GPU"
     assert "busy 90%; 1.0 of 80.0 GB in use; other processes: python (7) 25.0 GB" in found.evidence
@@ -95,7 +85,7 @@ def test_another_process_that_computes_on_the_gpu() -> None:
 
 
 def test_another_process_that_only_holds_memory() -> None:
-    found = on_gpus(replace(IDLE, other_processes=(GpuProcess(7, "python", 25 * 10**9),)))
+    found = on_gpus(HELD)
     assert found.severity is Severity.WARNING
     assert "hold much of the GPU's memory" in found.found
 
@@ -120,17 +110,15 @@ def test_a_gpu_whose_use_is_unknown_is_not_called_free() -> None:
 
 
 def test_processes_cannot_be_told_apart_where_this_one_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = replace(IDLE, other_processes=(GpuProcess(7, "python", 25 * 10**9),))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)  # as in a container: 7 may be this process
-    found = on_gpus(gpu)
+    found = on_gpus(HELD)
     assert found.severity is Severity.FINE
     assert "processes, this one among them: python (7) 25.0 GB" in found.evidence
-    assert on_gpus(replace(gpu, lists_own=True)).severity is Severity.WARNING
+    assert on_gpus(replace(HELD, lists_own=True)).severity is Severity.WARNING
 
 
 def test_a_training_on_the_cpu_does_not_mind_who_uses_the_gpu() -> None:
-    busy = replace(IDLE, busy=0.9, other_processes=(GpuProcess(7, "python", 25 * 10**9),))
-    machine = replace(quiet_machine(), gpus=Gpus((busy,)))
+    machine = replace(quiet_machine(), gpus=Gpus((BUSY,)))
     setup = make_setup(mlp(), Batches(), backend("cpu"), None)
     found = OtherProcesses().look(Case(machine, setup, observe_training(None, setup, 2)))
     assert (found.severity, found.found) == (Severity.FINE, "the CPUs are free")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import torch
 
-from etl.doctor import Finding, Severity, examine
+from etl.doctor import Severity, examine
 from etl.doctor.check import Case
 from etl.doctor.checks.memory import MemoryReuse
 from etl.doctor.memory_need import MemoryNeed, look_at_memory
@@ -51,7 +50,6 @@ def test_too_little_memory_is_tight() -> None:
 
 
 def test_an_examination_has_the_memory_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
     monkeypatch.setattr("etl.doctor.examination.CHECKS", ())
     examination = examine(mlp(), Batches(), backend="cpu", batches=2)
     assert examination.memory is not None
@@ -59,51 +57,47 @@ def test_an_examination_has_the_memory_of_the_training(monkeypatch: pytest.Monke
     assert "memory: " in str(examination)
 
 
-def of_device(memory: DeviceMemory) -> tuple[Finding, Any, Case]:
-    """Return the finding for a training whose device memory was used like that, its setup and its case."""
+@pytest.fixture(scope="module")
+def case() -> Case:
+    """A healthy training on the CPU."""
     setup = make_setup(mlp(), Batches(), backend("cpu"), None)
     with HeapPolicy("retain"):
-        observation = replace(observe_training(None, setup, 4), device_memory=memory)
-    case = Case(quiet_machine(), setup, observation)
-    return MemoryReuse().look(case), setup, case
+        return Case(quiet_machine(), setup, observe_training(None, setup, 4))
 
 
-def test_memory_of_the_device_that_is_reused() -> None:
-    found, _, _ = of_device(FULL)
-    assert found.severity is Severity.FINE
-    assert "0 retries, 0 new segments; 1,000 MB held, of which 1,000 MB are tensors" in found.evidence
-    assert "minor page faults per batch" in found.evidence
+def with_device_memory(case: Case, **more: int) -> Case:
+    """Return the case with a device whose memory was used like `FULL`, but for `more`."""
+    assert case.observation is not None
+    return replace(case, observation=replace(case.observation, device_memory=replace(FULL, **more)))
 
 
-def test_device_memory_that_runs_out() -> None:
-    found, _, _ = of_device(replace(FULL, retries=3))
-    assert found.severity is Severity.SERIOUS
-    assert found.found == "device memory ran out 3 times, and each time all free memory was given back"
-    assert "smaller batches" in str(found.remedy)
+@pytest.mark.parametrize(
+    ("more", "severity", "words"),
+    [
+        ({}, Severity.FINE, "0 retries, 0 new segments; 1,000 MB held, of which 1,000 MB are tensors"),
+        ({}, Severity.FINE, "minor page faults per batch"),
+        ({"retries": 3}, Severity.SERIOUS, "device memory ran out 3 times, and each time all free memory was given"),
+        ({"retries": 3}, Severity.SERIOUS, "smaller batches"),
+        ({"new_segments": 8}, Severity.WARNING, "device memory is taken from the driver again and again"),
+        ({"unusable_nbytes": GB // 2}, Severity.WARNING, "device memory is fragmented"),
+        ({"unusable_nbytes": GB // 2}, Severity.WARNING, "50% free pieces that cannot be given back"),
+        ({"reserved_nbytes": 4_000_000, "unusable_nbytes": 2_000_000}, Severity.FINE, "device memory is reused"),
+    ],
+)
+def test_what_is_found_of_device_memory(case: Case, more: dict[str, int], severity: Severity, words: str) -> None:
+    found = MemoryReuse().look(with_device_memory(case, **more))
+    assert found.severity is severity
+    assert words in f"{found.found}; {found.evidence}; {found.remedy}"
 
 
-def test_device_memory_that_is_fragmented_is_tried_with_growing_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, setup, case = of_device(replace(FULL, unusable_nbytes=GB // 2))
-    assert (found.severity, found.found) == (Severity.WARNING, "device memory is fragmented")
-    assert "50% free pieces that cannot be given back" in found.evidence
-    assert "expandable_segments:True" in str(found.remedy)
-    (setting,) = MemoryReuse().apply(setup, case).settings
+def test_fragmented_device_memory_is_tried_with_growing_segments(case: Case) -> None:
+    fragmented = with_device_memory(case, unusable_nbytes=GB // 2)
+    assert "expandable_segments:True" in str(MemoryReuse().look(fragmented).remedy)
+    assert fragmented.setup is not None
+    (setting,) = MemoryReuse().apply(fragmented.setup, fragmented).settings
     policy = setting()
     assert isinstance(policy, DeviceMemoryPolicy)
     assert policy.policy == "expandable_segments:True"
-
-
-def test_device_memory_that_the_driver_gives_for_every_batch() -> None:
-    found, _, _ = of_device(replace(FULL, new_segments=8))
-    assert (found.severity, found.found) == (
-        Severity.WARNING,
-        "device memory is taken from the driver again and again",
-    )
-
-
-def test_small_pieces_are_not_worth_a_word() -> None:
-    found, _, _ = of_device(replace(FULL, reserved_nbytes=4_000_000, unusable_nbytes=2_000_000))
-    assert found.severity is Severity.FINE
 
 
 def test_counts_are_those_of_the_measured_batches() -> None:

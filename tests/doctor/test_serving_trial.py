@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import replace
@@ -55,7 +56,9 @@ def test_answers_of_a_shared_model_and_of_the_server_are_measured(monkeypatch: p
     assert case.observation.trace.predicted_records == 3
     found = SharedModel().look(case)
     assert found.severity is Severity.SERIOUS
+    assert re.fullmatch("[2-5] threads call the model", found.found)
     assert "etl.ParallelInference" in str(found.remedy)
+    assert "the guide's step 6" in found.evidence
     trial = SharedModel().measure(case)
     assert trial is not None
     assert trial.unit == "an answer"
@@ -124,7 +127,6 @@ def test_threads_that_train_are_not_served() -> None:
 
 
 def test_the_trial_is_part_of_an_examination(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
     monkeypatch.setattr("etl.doctor.examination.CHECKS", (SharedModel(),))
     monkeypatch.setattr(forward_pass, "SERVING_SECONDS", 0.1)
     model = mlp()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import etl
 import presave
 from etl.iterators import BatchIterator
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SAMPLES = 72
 BATCH = 16
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -30,13 +31,6 @@ class FirstDigits:
 
     def __getitem__(self, index: int) -> etl.Record:
         return self._all[index]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """One compute thread: the order of additions, and so every bit of a score, is then the same in each run."""
-    with etl.runtime.ThreadPolicy(1):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,10 @@ from torch.utils.data import BatchSampler, DataLoader
 import etl
 import presave
 from tests.loaders import BATCH, FEATURES, LOADERS, RECORDS, Epochs, Generated, Numbers, dataloader, pairs
+from tests.training.null_listener import NullListener
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = [4, 4, 2]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """One compute thread: equal training is then equal to the last bit."""
-    with etl.runtime.ThreadPolicy(1):
-        yield
 
 
 def small_model() -> torch.nn.Module:
@@ -36,18 +31,12 @@ def reference_scores(epochs: int) -> list[float]:
     return etl.fit(small_model(), iterator, backend="cpu", epochs=epochs).scores
 
 
-class Following:
+class Following(NullListener):
     """Keeps every iteration, and fails at the one it is asked to."""
-
-    needs_times = False
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.iterations: list[etl.Iteration] = []
         self._fails_at = fails_at
-
-    def fit_started(self) -> None: ...
-
-    def fit_ended(self) -> None: ...
 
     def iteration_done(self, iteration: etl.Iteration) -> None:
         self.iterations.append(iteration)
@@ -72,19 +61,6 @@ def test_what_reads_ahead_of_a_loader_trains_the_same(make: Callable[[], Any], w
     result = etl.fit(small_model(), wrap(make()), backend="cpu", listeners=[following], epochs=2)
     assert result.scores == reference_scores(2)
     assert [each.epoch for each in following.iterations] == [0] * 3 + [1] * 3
-
-
-@pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
-def test_the_performance_listener_reports_on_any_loader(make: Callable[[], Any]) -> None:
-    reports: list[etl.Performance] = []
-    listener = etl.PerformanceListener(2, report_score=True, output=lambda line: None, on_report=reports.append)
-    result = etl.fit(small_model(), make(), backend="cpu", listeners=[listener])
-    assert [(each.iteration, each.iterations) for each in reports] == [(0, 1), (2, 2)]
-    for report, records in zip(reports, (4, 6), strict=True):
-        assert min(report.etl_seconds, report.compute_seconds) > 0
-        assert report.etl_seconds + report.compute_seconds <= report.iteration_seconds + 1e-9
-        assert report.samples_per_second == pytest.approx(records / (report.iterations * report.iteration_seconds))
-        assert report.score == result.scores[report.iteration]
 
 
 def test_tensors_reach_the_model_without_a_copy() -> None:
@@ -128,12 +104,6 @@ def test_the_model_keeps_its_dtype_unless_the_loader_names_one() -> None:
     ):
         etl.fit(model, loader, backend="cpu")
         assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
-
-
-def test_several_features_are_several_arguments() -> None:
-    model = torch.nn.Bilinear(FEATURES, FEATURES, RECORDS)
-    batches = [([features, features], labels) for features, labels in pairs()]
-    assert etl.fit(model, batches, backend="cpu").samples == RECORDS
 
 
 def test_a_sampler_that_shuffles_by_epoch_is_told_each_epoch_and_a_second_fit_goes_on() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -11,15 +9,9 @@ from torch import nn
 
 import etl
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS, INPUTS, CLASSES = 7, 3, 2
 LENGTHS = (7, 2, 5, 1, 6)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """One compute thread: equal training is then equal to the last bit."""
-    with etl.runtime.ThreadPolicy(1):
-        yield
 
 
 class TwoTowers(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,10 @@ import etl
 import presave
 from etl.iterators import BatchIterator
 from etl.iterators.iterator import State
+from tests.training.null_listener import NullListener
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 RECORDS, BATCH, BATCHES = 26, 4, 7
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """One compute thread: equal training is then equal to the last bit."""
-    with etl.runtime.ThreadPolicy(1):
-        yield
 
 
 def examples() -> list[etl.Record]:
@@ -47,20 +41,14 @@ class StopTrainingError(Exception):
     """Ends training in these tests."""
 
 
-class Saver:
+class Saver(NullListener):
     """After iteration `at`: keeps the iterator's state, the model's and the scores, then ends the fit."""
-
-    needs_times = False
 
     def __init__(self, iterator: BatchIterator, model: torch.nn.Module, at: int) -> None:
         self._iterator, self._model, self._at = iterator, model, at
         self.scores: list[float] = []
         self.state: State = {}
         self.weights: dict[str, Any] = {}
-
-    def fit_started(self) -> None: ...
-
-    def fit_ended(self) -> None: ...
 
     def iteration_done(self, iteration: etl.Iteration) -> None:
         self.scores.append(iteration.score.item())

@@ -13,6 +13,7 @@ from torch import nn
 import etl
 from etl.training import fit as fit_module
 from etl.training.backends.cpu import CpuBackend
+from tests.training.null_listener import NullListener
 
 LIMIT_SECONDS = 30
 
@@ -66,7 +67,7 @@ class SlowModel(nn.Module):
         return logits
 
 
-class Recorder:
+class Recorder(NullListener):
     """Keeps every iteration, and takes `milliseconds` to do so."""
 
     needs_times = True
@@ -74,10 +75,6 @@ class Recorder:
     def __init__(self, clock: Clock | None = None, milliseconds: int = 0) -> None:
         self.iterations: list[etl.Iteration] = []
         self._clock, self._milliseconds = clock, milliseconds
-
-    def fit_started(self) -> None: ...
-
-    def fit_ended(self) -> None: ...
 
     def iteration_done(self, iteration: etl.Iteration) -> None:
         self.iterations.append(iteration)

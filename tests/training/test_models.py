@@ -31,15 +31,12 @@ def digest(model: torch.nn.Module) -> str:
     return found.hexdigest()[:16]
 
 
-@pytest.mark.parametrize(("name", "shape", "count"), [case[:3] for case in PINNED])
-def test_the_number_of_parameters_is_pinned(name: str, shape: tuple[int, ...], count: int) -> None:
-    model = etl.models.create(name, shape, CLASSES)
-    assert sum(parameter.numel() for parameter in model.parameters()) == count
-
-
 @pytest.mark.parametrize(("name", "shape", "count", "weights"), PINNED)
-def test_the_initial_weights_are_pinned(name: str, shape: tuple[int, ...], count: int, weights: str) -> None:
-    assert digest(etl.models.create(name, shape, CLASSES)) == weights
+def test_parameters_and_their_initial_values_are_pinned(
+    name: str, shape: tuple[int, ...], count: int, weights: str
+) -> None:
+    model = etl.models.create(name, shape, CLASSES)
+    assert (sum(parameter.numel() for parameter in model.parameters()), digest(model)) == (count, weights)
 
 
 @pytest.mark.parametrize("name", etl.models.MODELS)
