@@ -177,13 +177,3 @@ def test_an_iterator_that_is_its_own_epoch_is_not_closed_between_epochs() -> Non
 def test_epochs_that_are_no_whole_number_above_0_are_refused(make: Make, epochs: object) -> None:
     with pytest.raises(ValueError, match=f"epochs must be a whole number of at least 1, not {epochs!r}"):
         etl.fit(digits_model(), make(), backend="cpu", epochs=epochs)  # type: ignore[arg-type]
-
-
-def test_an_unknown_optimizer_is_refused_and_the_known_ones_listed(make: Make) -> None:
-    with pytest.raises(ValueError, match="unknown optimizer 'sdg'; known: sgd, adam"):
-        etl.fit(digits_model(), make(), backend="cpu", optimizer="sdg")
-
-
-def test_an_unknown_backend_is_refused(make: Make) -> None:
-    with pytest.raises(ValueError, match="unknown backend 'tpu'"):
-        etl.fit(digits_model(), make(), backend="tpu")

@@ -89,20 +89,6 @@ def test_a_model_that_fails_leaves_no_thread_though_its_traceback_is_held() -> N
     assert error.tb is not None
 
 
-def test_a_listener_that_fails_leaves_no_thread_though_its_traceback_is_held() -> None:
-    with pytest.raises(RuntimeError, match="fails at iteration 2") as error:
-        etl.fit(small_model(), over(Readable(), ahead=3), backend="cpu", listeners=[Following("iteration 2")])
-    assert prefetch_threads() == []
-    assert error.tb is not None
-
-
-def test_the_iterator_of_a_failed_fit_trains_the_next_one() -> None:
-    iterator = over(Readable(), ahead=2)
-    with pytest.raises(RuntimeError, match="fails at iteration 2"):
-        etl.fit(small_model(), iterator, backend="cpu", listeners=[Following("iteration 2")])
-    assert etl.fit(small_model(), iterator, backend="cpu").samples == 64
-
-
 @pytest.mark.parametrize("fails_at", ["started", "iteration 0", "ended"])
 def test_every_listener_that_was_started_is_ended_whichever_of_them_fails(fails_at: str) -> None:
     first, failing, last = Following(), Following(fails_at), Following()

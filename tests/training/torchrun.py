@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 240
 
 
 def run_ranks(program: str, *arguments: str | Path, restarts: int = 0) -> None:
