@@ -44,13 +44,7 @@ class Job:
 
     Attributes
     ----------
-    make_model, make_iterator : callable
-        As for `fit_parallel`.
-    prefetch_size : int
-        As for `fit_parallel`.
-    timeout : float
-        As for `fit_parallel`.
-    seed : int
+    make_model, make_iterator, prefetch_size, timeout, seed
         As for `fit_parallel`.
     options : dict
         Arguments of `fit`.
@@ -149,14 +143,8 @@ def fit_parallel(
         "averaging_frequency": whole_number("averaging_frequency", averaging_frequency, least=1),
         "report_score_after_averaging": report_score_after_averaging,
     }
-    job = Job(
-        make_model,
-        make_iterator,
-        whole_number("prefetch_size", prefetch_size, least=0),
-        timeout,
-        seed,
-        options,
-    )
+    prefetch_size = whole_number("prefetch_size", prefetch_size, least=0)
+    job = Job(make_model, make_iterator, prefetch_size, timeout, seed, options)
     with _temporary_folder() as folder:
         (folder / JOB).write_bytes(_carried(job))
         progress = make_progress(folder / PROGRESS, workers)

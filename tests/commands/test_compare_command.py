@@ -234,24 +234,19 @@ def test_inference_runs_the_model_forward_and_compares_its_outputs(photographs: 
     assert "inference" in report["recommendation"][-1]
 
 
-def test_simulated_compute_takes_the_given_time(photographs: Path, tmp_path: Path) -> None:
-    report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw,async-raw", "--compute", "simulated:5ms")
-    for each in report["strategies"]:
-        # A wait is never shorter than asked, and on a busy machine it ends late.
-        assert 10 * 0.005 <= each["parts"]["compute_alone_seconds"] < 10 * 0.05
-    assert "5 ms" in next(check["evidence"] for check in report["checks"] if check["rule"] == "compute")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_plain_strategy_loads_beside_a_device_unless_the_loop_waits_for_every_step(
+def test_a_plain_strategy_loads_beside_a_simulated_device_unless_the_loop_waits_for_every_step(
     photographs: Path, tmp_path: Path, waits: bool
 ) -> None:
     options = ["--strategies", "raw", "--compute", "simulated:200ms", *(["--sync-every-step"] if waits else [])]
     report = compare(tmp_path, str(photographs), *QUICK, *options)
     raw = result(report, "raw")
     evidence = next(check["evidence"] for check in report["checks"] if check["rule"] == "compute")
+    assert "200 ms" in evidence
     assert ("waited for each step" in evidence) is waits
+    # A wait is never shorter than asked, and on a busy machine it ends late.
+    assert 10 * 0.2 <= raw["parts"]["compute_alone_seconds"] < 10 * 0.5
     if waits:
         assert raw["host_wait_seconds"] == pytest.approx(raw["parts"]["stall_seconds"])
     else:  # the device is idle only while the first batch is loaded
@@ -344,7 +339,6 @@ def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest
         (("--formats", "xml"), "unknown 'xml'"),
         (("--compute", "simulated:soon"), "must be a time such as"),
         (("--until", "crop"), "the pipeline has read, decode, resize, channels_first, normalise"),
-        (("--model", "nowhere:model"), "nowhere"),
         (("--model", "resnet"), "unknown model 'resnet'"),
         (("--threads", "4096"), "this process may use"),
         (("--html", "no/such/folder.html"), "there is no folder"),

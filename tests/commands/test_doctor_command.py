@@ -20,10 +20,7 @@ from etl.doctor.memory_need import MemoryNeed
 from etl.doctor.show import show_examination
 from tests.doctor_cases import quiet_machine
 
-
-@pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
+pytestmark = pytest.mark.usefixtures("quick_doctor")
 
 
 def test_without_a_source_the_machine_is_examined_and_a_missing_package_is_named_with_its_use(

@@ -12,7 +12,6 @@ import pytest
 import etl
 import presave
 from etl.commands import main
-from tests.doctor_cases import quiet_machine
 from tests.user_modules import user_module
 
 MY_DATA = """
@@ -121,10 +120,8 @@ def test_what_is_wrong_is_one_line(arguments: list[str], message: str, capsys: p
     assert message in line
 
 
-def test_the_doctor_trains_on_a_data_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
+@pytest.mark.usefixtures("quick_doctor")
+def test_the_doctor_trains_on_a_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = "--pipeline my_data:pipeline --model mlp --batch-size 8 --batches 2 --json report.json"
     main(["doctor", "my_data:dataset", *options.split()])
     content = json.loads((tmp_path / "report.json").read_text())

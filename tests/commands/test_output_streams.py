@@ -46,7 +46,6 @@ def run(command: str, **environment: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("call", "code", "said"),
     [
-        ("inspect store --json a.json >&-", 0, ""),
         ("inspect store --json a.json <&- >&- 2>&-", 0, ""),
         ("inspect store --json a.json | true", 0, ""),
         ("inspect store --json a.json >/dev/full", 2, FULL),
@@ -54,7 +53,6 @@ def run(command: str, **environment: str) -> tuple[int, str]:
         ("verify store >&-", 0, ""),
         ("--help | true", 0, ""),
         ("missing 2>/dev/full", 2, ""),
-        ("--version >/dev/full", 2, FULL),
         (">/dev/full", 2, FULL),
     ],
 )
