@@ -90,7 +90,6 @@ def test_a_finding_says_why_it_matters_and_what_to_change(capsys: pytest.Capture
     assert change.strip().startswith("Change: end them, or leave CPUs to them")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the variable is right")
 def test_a_source_is_examined_on_the_cpu_if_the_preferred_backend_does_not_exist(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
