@@ -98,11 +98,6 @@ class Worker(threading.Thread):
         finally:
             self._returned.set()
 
-    @property
-    def is_running(self) -> bool:
-        """True from its start until the function has returned; False in a fork of its process."""
-        return self.ident is not None and not self._returned.is_set()
-
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the thread has ended, at most `seconds`; return whether it has, or was never started."""
         if self.ident in (None, threading.get_ident()):

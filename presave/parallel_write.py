@@ -317,35 +317,21 @@ def _save_writer(writer: SpanWriter) -> _WriterFile:
     return _WriterFile(path, checksum_bytes(data), draw_base_seeds(), os.getpid())
 
 
-class _OneReader:
-    """Writes in one thread, for a process with several, since the records are not thread-safe."""
-
-    def __init__(self, writer: SpanWriter) -> None:
-        self._writer = writer
-        self._thread = ThreadPoolExecutor(1, "presave-read")
-
-    def write(self, number: int, span: range) -> tuple[int, SpanResult]:
-        """Write a span as `SpanWriter.write` does."""
-        return self._thread.submit(self._writer.write, number, span).result()
-
-
 # Held while a thread of a worker process loads its writer, so that all share one.
 _loading = threading.Lock()
 
 
-def _load_writer(file: _WriterFile) -> SpanWriter | _OneReader:
-    """Load the writer, once in each process; raise `StoreError` if the file has changed."""
-    with _loading:
-        return _read_writer(file)
-
-
 @lru_cache(maxsize=1)
-def _read_writer(file: _WriterFile) -> SpanWriter | _OneReader:
+def _load_writer(file: _WriterFile) -> Callable[[int, range], tuple[int, SpanResult]]:
+    """Return `SpanWriter.write`, loaded once in each process; raise `StoreError` if the file has changed."""
     data = file.path.read_bytes()
     if checksum_bytes(data) != file.xxh3_128:
         raise StoreError(f"{file.path} was changed while the store was written; write again")
     writer: SpanWriter = pickle.loads(data)  # noqa: S301 - the checksum proves that this write made these bytes
-    return writer if is_thread_safe(writer.records) else _OneReader(writer)
+    if is_thread_safe(writer.records):
+        return writer.write
+    thread = ThreadPoolExecutor(1, "presave-read")  # reads for all threads of this process
+    return lambda number, span: thread.submit(writer.write, number, span).result()
 
 
 def _write_elsewhere(
@@ -363,12 +349,13 @@ def _write_elsewhere(
     if earlier is not None:
         return number, earlier
     try:
-        writer = _load_writer(file)
+        with _loading:
+            write = _load_writer(file)
         for each in prepare:  # only now, because unpickling may import modules that have settings of their own
             each()
         if os.getpid() != file.pid:  # a worker may also be a thread
             seed_process(file.seeds, number)
-        return writer.write(number, span)
+        return write(number, span)
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled on the same line

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from presave.content import difference, digest_origins
@@ -127,9 +126,7 @@ class PartialStore:
                 raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self._release()
         else:
@@ -316,9 +313,7 @@ class ShardFolder:
             f"to {self._folder}; check these records and the workers' memory, or write smaller shards"
         )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         if kind is not None:
             with suppress(OSError):  # removes the partial store if this was the last worker of an abandoned write

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -373,9 +372,7 @@ class Store(Sequence[Arrays]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -111,8 +112,14 @@ def validate_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Seque
     return checked
 
 
-def unreadable_error(path: Path, error: BaseException) -> StoreError:
-    """Return the error for a file that cannot be read."""
-    if is_shortage(error):
-        return shortage_error(path)
-    return StoreError(f"{path}: cannot be read ({error}); `etl verify` lists all that is damaged")
+@contextmanager
+def read_errors(path: Path, *errors: type[Exception]) -> Iterator[None]:
+    """Raise `StoreError`, which names the file `path`, for `errors` of the block, which reads it."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except errors as error:
+        if is_shortage(error):
+            raise shortage_error(path) from error
+        raise StoreError(f"{path}: cannot be read ({error}); `etl verify` lists all that is damaged") from error

@@ -1,9 +1,11 @@
-"""The protocol of a storage format, which writes the columns of one shard to files and reads these files."""
+"""The interface of a storage format, which writes the columns of one shard to files and reads these files."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,7 +66,7 @@ class ShardReader(Protocol):
 CheckOption = Callable[[Any], object]
 
 
-class Format(Protocol):
+class Format(ABC):
     """A storage format for shards.
 
     Attributes
@@ -84,12 +86,13 @@ class Format(Protocol):
     """
 
     name: str
-    is_trusted_only: bool
-    reads_whole_shards: bool
-    shard_records: int | None
-    has_file_for_each_column: bool
-    options: Mapping[str, CheckOption]
+    is_trusted_only = False
+    reads_whole_shards = False
+    shard_records: int | None = None
+    has_file_for_each_column = False
+    options: Mapping[str, CheckOption] = MappingProxyType({})
 
+    @abstractmethod
     def write_columns(
         self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
     ) -> list[Path]:
@@ -112,5 +115,6 @@ class Format(Protocol):
             The new files.
         """
 
+    @abstractmethod
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ShardReader:
         """Open the files that `write_columns` returned; raise `StoreError` if one does not have these `columns`."""

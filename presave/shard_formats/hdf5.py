@@ -21,8 +21,8 @@ from presave import forks
 from presave.columns import Column
 from presave.errors import StoreError, is_shortage, max_open_files
 from presave.mapped_file import map_file
-from presave.shard_formats.arrays import ArrayShard, unreadable_error
-from presave.shard_formats.format import CheckOption
+from presave.shard_formats.arrays import ArrayShard, read_errors
+from presave.shard_formats.format import Format
 from presave.shard_formats.hdf5_chunks import filter_ids, read_chunk, validate_chunks
 from presave.shard_formats.hdf5_file import create_file
 
@@ -35,20 +35,18 @@ PLUGIN_FILTERS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "
 # takes as long as unpacking a few chunks.
 OPEN_FILES_SHARE = 4
 COMPRESSIONS = ("gzip", "lzf", *PLUGIN_FILTERS)
+# Raised by h5py for damaged files.
+READ_ERRORS = (OSError, RuntimeError, ValueError, KeyError)
 
 
-class Hdf5:
+class Hdf5(Format):
     """HDF5 through h5py, in the latest file format and without timestamps, so that equal records give equal bytes.
 
     The option `compression` is "gzip" or "lzf", or with hdf5plugin "zstd", "blosc", "blosc2" or "lz4".
     """
 
     name = "hdf5"
-    is_trusted_only = False
-    reads_whole_shards = False
-    has_file_for_each_column = False
-    options: Mapping[str, CheckOption] = MappingProxyType({"compression": lambda name: _filter_arguments(name)})
-    shard_records: int | None = None
+    options = MappingProxyType({"compression": lambda name: _filter_arguments(name)})
 
     def write_columns(
         self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
@@ -70,11 +68,11 @@ class Hdf5:
         (path,) = files
         shard = Hdf5Shard(path, columns)
         try:
-            with shard.in_use() as data:
+            with read_errors(path, *READ_ERRORS), shard.in_use() as data:
                 arrays = {name: _map(path, each) for name, each in data.items()}
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
+        except StoreError:
             shard.close()
-            raise error if isinstance(error, StoreError) else unreadable_error(path, error) from error
+            raise
         mapped = {name: array for name, array in arrays.items() if array is not None}
         if len(mapped) < len(arrays):
             return shard
@@ -131,7 +129,7 @@ class Hdf5Shard:
     def _open(self) -> None:
         _load_plugins()
         _close_oldest(max_open_files() // OPEN_FILES_SHARE - 1)
-        try:
+        with read_errors(self._path, *READ_ERRORS):
             try:
                 self._file = h5py.File(self._path, "r", locking=False)
             except OSError as error:
@@ -140,10 +138,11 @@ class Hdf5Shard:
                 _close_oldest(0)  # the rest of the program needs more than its share
                 self._file = h5py.File(self._path, "r", locking=False)
             _with_open_files.append(self)
-            self.data = {column.name: _open(self._file, self._path, column) for column in self._specs}
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
-            self._close_unused()
-            raise error if isinstance(error, StoreError) else unreadable_error(self._path, error) from error
+            try:
+                self.data = {column.name: _open(self._file, self._path, column) for column in self._specs}
+            except BaseException:
+                self._close_unused()
+                raise
 
     def _close_unused(self) -> None:
         if self._users:
@@ -163,7 +162,7 @@ _lock = threading.Lock()
 
 def _close_oldest(max_open: int) -> None:
     """Close files that no thread is reading until `max_open` are open. The lock must be held."""
-    for shard in _with_open_files:
+    for shard in [*_with_open_files]:
         if len(_with_open_files) <= max_open:
             break
         shard._close_unused()
@@ -226,14 +225,11 @@ class Hdf5Column:
         buffer = getattr(self._buffers, "chunk", None)
         if buffer is None:
             buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._shape[1:]), self._dtype)
-        with self._shard.in_use():
-            try:
-                if self._is_filtered:
-                    read_chunk(self._data, number, buffer)
-                else:
-                    self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
-            except (OSError, RuntimeError, ValueError) as error:
-                raise unreadable_error(self._path, error) from error
+        with self._shard.in_use(), read_errors(self._path, *READ_ERRORS):
+            if self._is_filtered:
+                read_chunk(self._data, number, buffer)
+            else:
+                self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
         rows: np.ndarray = buffer[: last - first]
         return rows
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,26 +12,18 @@ import numpy as np
 from presave.columns import Column
 from presave.errors import StoreError
 from presave.mapped_file import map_file
-from presave.shard_formats.arrays import ArrayShard, unreadable_error
-from presave.shard_formats.format import CheckOption
+from presave.shard_formats.arrays import ArrayShard, read_errors
+from presave.shard_formats.format import Format
 
 
-class Npy:
+class Npy(Format):
     """`.npy` files (NEP 1), memory-mapped. Never allows pickled objects."""
 
     name = "npy"
-    is_trusted_only = False
-    reads_whole_shards = False
     has_file_for_each_column = True
-    options: Mapping[str, CheckOption] = MappingProxyType({})
-    shard_records: int | None = None
 
     def write_columns(
-        self,
-        folder: Path,
-        shard_name: str,
-        columns: Mapping[str, np.ndarray],
-        options: Mapping[str, Any],  # noqa: ARG002 - this format has none
+        self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
     ) -> list[Path]:
         paths = []
         for name, array in columns.items():
@@ -56,10 +47,8 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
 def _map(path: Path, column: Column) -> np.ndarray:
     # The header is compared, not parsed, because the manifest determines its every byte.
     header = _header(column.dtype, column.array_shape)
-    try:
+    with read_errors(path, OSError):
         content = map_file(path)
-    except OSError as error:
-        raise unreadable_error(path, error) from error
     if len(content) != len(header) + column.nbytes or content[: len(header)].tobytes() != header:
         raise StoreError(
             f"{path}: is not {np.dtype(column.dtype)} of shape {column.array_shape}, as the manifest says; "

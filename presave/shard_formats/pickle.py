@@ -6,35 +6,28 @@ import pickle
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.shard_formats.arrays import LoadedShard, unreadable_error, validate_arrays
-from presave.shard_formats.format import CheckOption
+from presave.shard_formats.arrays import LoadedShard, read_errors, validate_arrays
+from presave.shard_formats.format import Format
 
 PROTOCOL = 5
 
 
-class Pickle:
+class Pickle(Format):
     """Pickled shards of 128 records. Reading a record unpickles its whole shard, which runs any code in the file."""
 
     name = "pickle"
     is_trusted_only = True
     reads_whole_shards = True
-    has_file_for_each_column = False
-    options: Mapping[str, CheckOption] = MappingProxyType({})
-    shard_records: int | None = 128
+    shard_records = 128
 
     def write_columns(
-        self,
-        folder: Path,
-        shard_name: str,
-        columns: Mapping[str, np.ndarray],
-        options: Mapping[str, Any],  # noqa: ARG002 - this format has none
+        self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
     ) -> list[Path]:
         path = folder / f"batch-{shard_name}.pickle"
         with path.open("wb") as file:
@@ -49,11 +42,8 @@ class Pickle:
 
 
 def _load(path: Path, columns: Sequence[Column]) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file:
-            content = pickle.load(file)  # noqa: S301 - opened only with trusted=True
-    except Exception as error:  # a damaged pickle can raise anything
-        raise unreadable_error(path, error) from error
+    with read_errors(path, Exception), path.open("rb") as file:  # a damaged pickle can raise anything
+        content = pickle.load(file)  # noqa: S301 - opened only with trusted=True
     if not isinstance(content, dict):
         raise StoreError(f"{path}: holds a {type(content).__name__}, not a dictionary of arrays")
     return validate_arrays(path, content, columns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ import numpy as np
 from presave.columns import Column
 from presave.errors import StoreError
 from presave.mapped_file import map_file
-from presave.shard_formats.arrays import ArrayShard, unreadable_error, validate_arrays
-from presave.shard_formats.format import CheckOption
+from presave.shard_formats.arrays import ArrayShard, read_errors, validate_arrays
+from presave.shard_formats.format import Format
 
 # NumPy's dtype strings by the names that the format uses.
 DTYPES = {
@@ -25,22 +24,13 @@ DTYPES = {
 COLUMN_NBYTES, MAX_METADATA_NBYTES = 1 << 10, 1 << 20
 
 
-class Safetensors:
+class Safetensors(Format):
     """A JSON header with the position of every array, followed by the arrays. It cannot contain code."""
 
     name = "safetensors"
-    is_trusted_only = False
-    reads_whole_shards = False
-    has_file_for_each_column = False
-    options: Mapping[str, CheckOption] = MappingProxyType({})
-    shard_records: int | None = None
 
     def write_columns(
-        self,
-        folder: Path,
-        shard_name: str,
-        columns: Mapping[str, np.ndarray],
-        options: Mapping[str, Any],  # noqa: ARG002 - this format has none
+        self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
     ) -> list[Path]:
         for name, array in columns.items():
             if array.dtype.str not in DTYPES.values():
@@ -59,10 +49,9 @@ class Safetensors:
 
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard:
         (path,) = files
-        try:
+        errors = (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+        with read_errors(path, *errors):
             arrays = _map(path, MAX_METADATA_NBYTES + COLUMN_NBYTES * len(columns))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise unreadable_error(path, error) from error
         return ArrayShard(validate_arrays(path, arrays, columns))
 
 

@@ -6,33 +6,23 @@ import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.shard_formats.arrays import ArrayShard, unreadable_error, validate_arrays
-from presave.shard_formats.format import CheckOption
+from presave.shard_formats.arrays import ArrayShard, read_errors, validate_arrays
+from presave.shard_formats.format import Format
 
 
-class Torch:
+class Torch(Format):
     """A dictionary of tensors. It is read with `weights_only=True`, so that no code in it is run."""
 
     name = "torch"
-    is_trusted_only = False
-    reads_whole_shards = False
-    has_file_for_each_column = False
-    options: Mapping[str, CheckOption] = MappingProxyType({})
-    shard_records: int | None = None
 
     def write_columns(
-        self,
-        folder: Path,
-        shard_name: str,
-        columns: Mapping[str, np.ndarray],
-        options: Mapping[str, Any],  # noqa: ARG002 - this format has none
+        self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
     ) -> list[Path]:
         torch = _import_torch()
         path = folder / f"shard-{shard_name}.pt"
@@ -55,15 +45,13 @@ class Torch:
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard:
         (path,) = files
         torch = _import_torch()
-        try:
+        with read_errors(path, Exception):  # torch raises RuntimeError, pickle's errors and others for a damaged file
             _check_archive(path)
             tensors = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
             if not isinstance(tensors, dict):
                 raise TypeError(f"it holds a {type(tensors).__name__}, not a dictionary of tensors")
             # tensor.numpy() raises if NumPy lacks the tensor's layout or dtype.
             arrays = {name: tensor.numpy() for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
-        except Exception as error:  # torch raises RuntimeError, pickle's errors and others for a damaged file
-            raise unreadable_error(path, error) from error
         return ArrayShard(validate_arrays(path, arrays, columns))
 
 
