@@ -5,22 +5,20 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
+import shutil
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import presave
 from presave import files
-from presave.folder_lock import FolderLock
+from tests.presave.records import FIRE, NBYTES, Numbered, interrupt
 
-RECORDS = [{"x": index} for index in range(60)]
+SETTINGS: dict[str, Any] = {"shard_nbytes": 10 * NBYTES}
 UNSUPPORTED = ["EINVAL", "ENOTSUP", "EOPNOTSUPP", "ENOSYS"]
-LIMIT_SECONDS = 60
 
 
 def _fail(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, number: int, only_folders: bool = False) -> None:
@@ -39,7 +37,7 @@ def test_a_store_is_whole_where_folders_cannot_be_flushed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fail(monkeypatch, os, "fsync", getattr(errno, name), only_folders=True)
-    presave.write(tmp_path / "s", RECORDS, shard_nbytes=80, jobs=2).close()
+    presave.write(tmp_path / "s", Numbered(60), jobs=2, **SETTINGS).close()
     assert presave.verify(tmp_path / "s") == []
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
@@ -53,7 +51,7 @@ def test_a_store_is_whole_in_a_folder_that_cannot_be_opened(tmp_path: Path, monk
         return original(path, *more, **options)
 
     monkeypatch.setattr(os, "open", refuse)
-    presave.write(tmp_path / "s", RECORDS).close()
+    presave.write(tmp_path / "s", Numbered(60)).close()
     assert presave.verify(tmp_path / "s") == []
 
 
@@ -65,9 +63,9 @@ def test_an_error_of_the_disk_gives_no_store(
     with monkeypatch.context() as failing:
         _fail(failing, os, "fsync", getattr(errno, name), only_folders)
         with pytest.raises(presave.StoreError, match="make room or repair the disk"):
-            presave.write(tmp_path / "s", RECORDS, shard_nbytes=80)
+            presave.write(tmp_path / "s", Numbered(60), **SETTINGS)
     assert not (tmp_path / "s").exists()
-    presave.write(tmp_path / "s", RECORDS, shard_nbytes=80).close()
+    presave.write(tmp_path / "s", Numbered(60), **SETTINGS).close()
 
 
 @pytest.mark.parametrize("name", ["EIO", "EACCES"])
@@ -84,85 +82,47 @@ def test_without_locks_a_write_is_interrupted_resumed_and_leaves_nothing(
 ) -> None:
     _fail(monkeypatch, fcntl, "flock", getattr(errno, name))
     seen: list[presave.Progress] = []
-
-    def stop(_: presave.Progress) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        presave.write(tmp_path / "s", RECORDS, shard_nbytes=80, progress=stop)
-    presave.write(tmp_path / "s", RECORDS, shard_nbytes=80, progress=seen.append).close()
+        presave.write(tmp_path / "s", Numbered(60), progress=interrupt, **SETTINGS)
+    presave.write(tmp_path / "s", Numbered(60), progress=seen.append, **SETTINGS).close()
     assert seen[-1].resumed == 10
     assert presave.verify(tmp_path / "s") == []
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
-PROGRAM = """
-import errno, fcntl, os, sys, presave
-
-def flock(*_):
-    raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-
-fcntl.flock = flock
-
-class Records(list):
-    def __getitem__(self, index):
-        if index == 25:
-            print("in the middle", flush=True)
-            sys.stdin.read(1)
-        return super().__getitem__(index)
-
-presave.write(sys.argv[1], Records({"x": index} for index in range(60)), shard_nbytes=80)
-"""
+def _free(nbytes: int) -> Any:
+    """Return what `shutil.disk_usage` returns for a disk with `nbytes` bytes free."""
+    return type(shutil.disk_usage("/"))(10**9, 10**9 - nbytes, nbytes)
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["running", "killed"])
-def test_without_locks_a_second_writer_waits_its_turn(
-    is_killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_disk_with_too_little_room_is_refused_before_the_second_record_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _fail(monkeypatch, fcntl, "flock", errno.ENOTSUP)
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "s")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "in the middle\n"
-        for _ in range(2):
-            with pytest.raises(presave.StoreError, match="another process is writing"):
-                presave.write(tmp_path / "s", RECORDS, shard_nbytes=80)
-        if is_killed:
-            process.kill()
-            assert process.wait(LIMIT_SECONDS) == -signal.SIGKILL
-            presave.write(tmp_path / "s", RECORDS, shard_nbytes=80).close()
-        else:
-            process.communicate("x", LIMIT_SECONDS)
-            assert process.returncode == 0
-    assert presave.verify(tmp_path / "s") == []
-    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+    class Large(Numbered):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"x": np.full(125_000, float(super().__getitem__(index)["y"]))}
+
+    records, asked, free = Large(40), [], _free(39_999_999)
+
+    def usage(path: Path) -> Any:
+        asked.append(Path(path))
+        return free
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    said = r"s needs about 40,000,000 bytes more and 39,999,999 bytes are free there; make room or"
+    with pytest.raises(presave.StoreError, match=said):
+        presave.write(tmp_path / "deep" / "s", records)
+    assert asked == [tmp_path / "deep" / ".s.partial"]
+    assert not list((tmp_path / "deep").iterdir())
+    assert records.reads == [0]
 
 
-@pytest.mark.parametrize("owner", ["", "elsewhere 00 pid:[1] process 1 started 2 ab"], ids=["empty", "another machine"])
-def test_without_locks_the_file_of_a_process_that_cannot_be_looked_for_is_named(
-    owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_continued_write_needs_room_only_for_the_missing_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _fail(monkeypatch, fcntl, "flock", errno.ENOTSUP)
-    (tmp_path / ".s.partial").mkdir()
-    (tmp_path / ".s.partial" / "owner").write_text(owner)
-    with pytest.raises(presave.StoreError, match=r"without locks; if it has ended, delete .*\.s\.partial/owner"):
-        presave.write(tmp_path / "s", RECORDS)
-    assert (tmp_path / ".s.partial" / "owner").read_text() == owner
-
-
-def test_releasing_a_lock_leaves_that_of_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _fail(monkeypatch, fcntl, "flock", errno.ENOSYS)
-    first = FolderLock(tmp_path, 0)
-    (tmp_path / "owner").unlink()
-    second = FolderLock(tmp_path, 0)
-    first.release()
-    with pytest.raises(BlockingIOError):
-        FolderLock(tmp_path, 0)
-    second.release()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_of_a_lock_that_is_no_lack_of_locks_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _fail(monkeypatch, fcntl, "flock", errno.EIO)
-    with pytest.raises(presave.StoreError, match="make room or repair the disk"):
-        presave.write(tmp_path / "s", RECORDS)
+    with pytest.raises(OSError, match="fire"):
+        presave.write(tmp_path / "s", Numbered(40, {35: FIRE}), **SETTINGS)
+    free = _free(10 * NBYTES)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    with presave.write(tmp_path / "s", Numbered(40), **SETTINGS) as store:
+        assert len(store) == 40

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,24 +73,6 @@ def test_every_compression_makes_files_smaller_and_gives_the_same_records(compre
         wanted, got = plain.gather(order), store.gather(order)
         np.testing.assert_array_equal(got["x"], wanted["x"], strict=True)
         assert all(np.array_equal(a, b) for a, b in zip(got["r"], wanted["r"], strict=True))
-
-
-@pytest.mark.parametrize("compression", ["zip", "", 3, ["gzip"], True], ids=str)
-def test_an_unknown_compression_raises_an_error_that_lists_the_known_ones(compression: Any, tmp_path: Path) -> None:
-    with pytest.raises(presave.StoreError, match=r"unknown compression .*; known: gzip, lzf, zstd"):
-        _write(tmp_path / "s", compression)
-    assert not list(tmp_path.iterdir())
-
-
-def test_another_option_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(presave.StoreError, match="format 'hdf5' has no option level; it has compression"):
-        presave.write(tmp_path / "s", RECORDS, format="hdf5", options={"level": 9})
-
-
-def test_without_the_plugins_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "hdf5plugin", None)
-    with pytest.raises(presave.StoreError, match=r"compression 'zstd' needs hdf5plugin: pip install"):
-        _write(tmp_path / "s", "zstd")
 
 
 @pytest.mark.parametrize("shuffled", [True, False])

@@ -4,64 +4,91 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import presave
+from tests.presave.records import FIRE, NBYTES, Numbered, bytes_of, interrupt
 
 COUNT, SHARD_RECORDS = 60, 10
-SETTINGS: dict[str, Any] = {"shard_nbytes": SHARD_RECORDS * 16}
+SETTINGS: dict[str, Any] = {"shard_nbytes": SHARD_RECORDS * NBYTES}
 
 
-def _records(**changed: int) -> list[dict[str, Any]]:
-    """Return records of 16 bytes; `r7=3` gives record 7 the value 3."""
-    return [{"x": index, "y": changed.get(f"r{index}", index)} for index in range(COUNT)]
+class Changed(Numbered):
+    """Records that are not what they were at the indices of `changed`."""
 
-
-class Read:
-    """Records that cannot be seen as a list."""
-
-    def __init__(self, records: list[dict[str, Any]], broken: int | None = None, **attributes: Any) -> None:
-        self._records = records
-        self.broken = broken
-        self.__dict__.update(attributes)
-
-    def __len__(self) -> int:
-        return COUNT
+    def __init__(self, *changed: int, **attributes: Any) -> None:
+        super().__init__(**{"count": COUNT, **attributes})
+        self.changed = changed
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        if index == self.broken:
-            raise OSError("the disk is on fire")
-        return self._records[index]
-
-
-def _stop(_: presave.Progress) -> None:
-    raise KeyboardInterrupt
+        record = super().__getitem__(index)
+        return {**record, "y": -1} if index in self.changed else record
 
 
 def _interrupt(target: Path, records: Any, **settings: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        presave.write(target, records, progress=_stop, **{**SETTINGS, **settings})
+        presave.write(target, records, progress=interrupt, **{**SETTINGS, **settings})
+
+
+DESCRIBED: dict[str, Any] = {"stage": "resize", "fingerprint": "0123", "provenance": {"source": "photos/"}}
+FIELDS = {"x": "int64 [4]", "y": "int64 []"}
+OTHER_PLANS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "format": ({}, {"format": "hdf5"}, "format was 'npy' and is 'hdf5'"),
+    "shards": ({}, {"shard_nbytes": 20 * NBYTES}, "shard_records was 10 and is 20"),
+    "errors": ({}, {"on_error": "skip"}, "on_error was 'raise' and is 'skip'"),
+    "number": ({"count": 61}, {}, "records was 60 and is 61"),
+    "fields": ({"ragged": ["x"]}, {}, f"fields was {FIELDS} and is {FIELDS | {'x': 'int64 [*]'}}"),
+    "stage": ({"stage": "decode"}, {}, "stage was 'resize' and is 'decode'"),
+    "fingerprint": ({"fingerprint": "4567"}, {}, "fingerprint was '0123' and is '4567'"),
+    "provenance": ({"provenance": {}}, {}, "provenance was {'source': 'photos/'} and is {}"),
+}
+
+
+@pytest.mark.parametrize(("attributes", "settings", "difference"), OTHER_PLANS.values(), ids=OTHER_PLANS)
+def test_the_beginning_of_another_store_is_kept_and_the_error_names_the_difference(
+    attributes: dict[str, Any], settings: dict[str, Any], difference: str, tmp_path: Path
+) -> None:
+    _interrupt(tmp_path / "s", Changed(**DESCRIBED))
+    before = bytes_of(tmp_path / ".s.partial")
+    with pytest.raises(presave.StoreError) as raised:
+        presave.write(tmp_path / "s", Changed(**{**DESCRIBED, **attributes}), **{**SETTINGS, **settings})
+    assert f".s.partial holds the beginning of another store of that name: {difference}; " in str(raised.value)
+    assert bytes_of(tmp_path / ".s.partial") == before
+    presave.write(tmp_path / "s", Changed(**DESCRIBED), **SETTINGS).close()
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "lzf"}], ids=str)
+def test_a_partial_store_with_another_compression_is_refused(options: dict[str, str], tmp_path: Path) -> None:
+    _interrupt(tmp_path / "s", Changed(), format="hdf5", options={"compression": "gzip"})
+    with pytest.raises(presave.StoreError, match=r"options was {'compression': 'gzip'} and is"):
+        presave.write(tmp_path / "s", Changed(), format="hdf5", options=options, **SETTINGS)
+
+
+@pytest.mark.parametrize("plan", [b"", b"[]", b"\xff", b"{"], ids=repr)
+def test_a_damaged_plan_is_refused(plan: bytes, tmp_path: Path) -> None:
+    _interrupt(tmp_path / "s", Changed())
+    (tmp_path / ".s.partial" / "plan.json").write_bytes(plan)
+    with pytest.raises(presave.StoreError, match=r"its plan\.json is damaged; delete that folder, or"):
+        presave.write(tmp_path / "s", Changed(), **SETTINGS)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.parametrize("changed", [0, 4, SHARD_RECORDS - 1])
 def test_a_list_that_has_changed_in_a_complete_shard_is_refused(changed: int, jobs: int, tmp_path: Path) -> None:
-    _interrupt(tmp_path / "s", _records(), jobs=jobs)
+    _interrupt(tmp_path / "s", [*Changed()], jobs=jobs)
     complete = {int(path.name[:5]) for path in (tmp_path / ".s.partial").glob("*.done.json")}
     first = min(complete) * SHARD_RECORDS
     with pytest.raises(presave.StoreError, match=rf"record {first}, or one of the 9 after it, has changed.*delete"):
-        presave.write(tmp_path / "s", _records(**{f"r{first + changed}": -1}), **SETTINGS)
-    with presave.write(tmp_path / "s", _records(), jobs=jobs, **SETTINGS) as store:
+        presave.write(tmp_path / "s", [*Changed(first + changed)], **SETTINGS)
+    with presave.write(tmp_path / "s", [*Changed()], jobs=jobs, **SETTINGS) as store:
         assert store.gather(range(COUNT))["y"].tolist() == list(range(COUNT))
 
 
 def test_records_that_were_skipped_are_not_compared(tmp_path: Path) -> None:
-    records = [*_records()]
+    records: list[Any] = [*Changed()]
     records[1] = {"x": "no number"}
     _interrupt(tmp_path / "s", records, on_error="skip")
     with presave.write(tmp_path / "s", records, on_error="skip", **SETTINGS) as store:
@@ -72,24 +99,23 @@ def test_records_that_were_skipped_are_not_compared(tmp_path: Path) -> None:
 def test_other_records_are_refused_if_the_first_that_is_compared_has_changed(
     first_complete: int, tmp_path: Path
 ) -> None:
-    _interrupt(tmp_path / "s", Read(_records()))
+    _interrupt(tmp_path / "s", Changed())
     if first_complete:
         with pytest.raises(OSError, match="fire"):
-            presave.write(tmp_path / "s", Read(_records(), broken=25), **SETTINGS)
+            presave.write(tmp_path / "s", Changed(errors={25: FIRE}), **SETTINGS)
         (tmp_path / ".s.partial" / "00000.done.json").unlink()
-    changed = _records(**{f"r{first_complete * SHARD_RECORDS}": -1})
     with pytest.raises(presave.StoreError, match="has changed since"):
-        presave.write(tmp_path / "s", Read(changed), **SETTINGS)
+        presave.write(tmp_path / "s", Changed(first_complete * SHARD_RECORDS), **SETTINGS)
     assert not (tmp_path / "s").exists()
 
 
 def test_random_records_are_resumed(tmp_path: Path) -> None:
-    class Random(Read):
+    class Random(Changed):
         def __getitem__(self, index: int) -> dict[str, Any]:
-            return {"x": index, "y": random.random()}
+            return {**super().__getitem__(index), "y": random.random()}
 
-    _interrupt(tmp_path / "s", Random([]))
-    presave.write(tmp_path / "s", Random([]), **SETTINGS).close()
+    _interrupt(tmp_path / "s", Random())
+    presave.write(tmp_path / "s", Random(), **SETTINGS).close()
 
 
 @pytest.mark.parametrize(
@@ -107,22 +133,22 @@ def test_records_of_another_identity_are_refused_and_the_error_names_the_differe
     now: dict[str, Any], difference: str, tmp_path: Path
 ) -> None:
     before = {"a.csv": 10, "b.csv": 2}
-    _interrupt(tmp_path / "s", Read(_records(), identity=before))
+    _interrupt(tmp_path / "s", Changed(identity=before))
     with pytest.raises(presave.StoreError, match=difference):
-        presave.write(tmp_path / "s", Read(_records(), identity=now), **SETTINGS)
-    presave.write(tmp_path / "s", Read(_records(), identity=before), **SETTINGS).close()
+        presave.write(tmp_path / "s", Changed(identity=now), **SETTINGS)
+    presave.write(tmp_path / "s", Changed(identity=before), **SETTINGS).close()
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
 def test_records_that_change_during_the_write_give_no_store(tmp_path: Path) -> None:
-    class Growing(Read):
+    class Growing(Changed):
         size = 1
 
         @property
         def identity(self) -> dict[str, int]:
             return {"log.csv": self.size}
 
-    records = Growing(_records())
+    records = Growing()
 
     def grow(_: presave.Progress) -> None:
         records.size = 2
@@ -132,12 +158,6 @@ def test_records_that_change_during_the_write_give_no_store(tmp_path: Path) -> N
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("identity", [3, ["a"], {"a": np.zeros(1)}], ids=str)
-def test_an_identity_that_is_no_mapping_to_json_is_refused(identity: Any, tmp_path: Path) -> None:
-    with pytest.raises(presave.StoreError, match="identity of the records is not a mapping"):
-        presave.write(tmp_path / "s", Read(_records(), identity=identity))
-
-
 def _convert(folder: Path, **settings: Any) -> presave.Store:
     return presave.convert(folder / "a", folder / "b", format="hdf5", **{**SETTINGS, **settings})
 
@@ -145,10 +165,10 @@ def _convert(folder: Path, **settings: Any) -> presave.Store:
 @pytest.mark.parametrize("formats", [("npy", "npy"), ("npy", "safetensors"), ("pickle", "npy")])
 def test_a_conversion_goes_on_only_over_a_store_with_the_same_records(formats: tuple[str, str], tmp_path: Path) -> None:
     before, after = formats
-    presave.write(tmp_path / "a", _records(), format=before).close()
+    presave.write(tmp_path / "a", Changed(), format=before).close()
     with pytest.raises(KeyboardInterrupt):
-        presave.convert(tmp_path / "a", tmp_path / "b", format="hdf5", trusted=True, progress=_stop, **SETTINGS)
-    for records, is_same in ((_records(r33=-1), False), (_records(), True)):
+        presave.convert(tmp_path / "a", tmp_path / "b", format="hdf5", trusted=True, progress=interrupt, **SETTINGS)
+    for records, is_same in ((Changed(33), False), (Changed(), True)):
         shutil.rmtree(tmp_path / "a")
         presave.write(tmp_path / "a", records, format=after, shard_nbytes=100).close()
         if not is_same:
@@ -158,18 +178,12 @@ def test_a_conversion_goes_on_only_over_a_store_with_the_same_records(formats: t
     assert presave.verify(tmp_path / "b") == []
 
 
-def _reordered(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [*records[1:], records[0]]
-
-
-@pytest.mark.parametrize(
-    ("change", "is_same"), [(lambda records: records, True), (_reordered, False)], ids=["same", "reordered"]
-)
-def test_the_content_of_a_store_follows_from_its_records_alone(
-    change: Callable[[Any], Any], is_same: bool, tmp_path: Path
-) -> None:
-    with presave.write(tmp_path / "one", _records()) as store:
+@pytest.mark.parametrize("is_same", [True, False], ids=["same", "reordered"])
+def test_the_content_of_a_store_follows_from_its_records_alone(is_same: bool, tmp_path: Path) -> None:
+    first, *others = [*Changed()]
+    with presave.write(tmp_path / "one", [first, *others]) as store:
         content = store.manifest.content
+    records = [first, *others] if is_same else [*others, first]
     for name in ("npy", "hdf5", "pickle"):
-        with presave.write(tmp_path / name, change(_records()), format=name, shard_nbytes=100, jobs=2) as store:
+        with presave.write(tmp_path / name, records, format=name, shard_nbytes=250, jobs=2) as store:
             assert (store.manifest.content == content) is is_same

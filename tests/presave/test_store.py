@@ -1,12 +1,12 @@
-"""Reading an open store: indices, threads, processes, memory, and closing."""
+"""Reading an open store: indices, views, threads, processes, memory, and closing."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,197 +17,307 @@ import psutil
 import pytest
 
 import presave
+from tests.presave.records import flip
 
 COUNT = 140
-RECORDS = [{"x": np.full((3, 5), i, np.int16), "label": i} for i in range(COUNT)]
+RECORDS = [{"x": np.full((3, 5), i, np.int16), "label": i, "r": np.full((i % 4, 2), i, np.int16)} for i in range(COUNT)]
+# Of its arrays: the values, and for each ragged value its end and shape.
+NEEDED_NBYTES = sum(record["x"].nbytes + 8 + record["r"].nbytes + 8 + 2 * 8 for record in RECORDS)
 LIMIT_SECONDS = 60
 
 
+def _write(folder: Path, format: str) -> Path:
+    """Write a store of several shards, also in formats with a fixed number of records in a shard."""
+    presave.write(folder, RECORDS, format=format, ragged=["r"], shard_nbytes=60 * 50).close()
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return _write(tmp_path / "s", "npy")
+
+
+@pytest.fixture
+def npy(folder: Path) -> presave.Store:
+    return presave.open_store(folder)
+
+
 @pytest.fixture(params=presave.formats())
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A store of several shards, also in formats with a fixed number of records in a shard."""
-    presave.write(tmp_path / "s", RECORDS, format=request.param, shard_nbytes=38 * 50).close()
-    return tmp_path / "s"
+def any_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return _write(tmp_path / "s", request.param)
 
 
-def test_a_store_is_a_sequence_with_negative_indices(folder: Path) -> None:
-    with presave.open_store(folder, trusted=True) as store:
-        assert len(store) == COUNT
-        assert store[3]["label"] == store[np.int32(3)]["label"] == store[3 - COUNT]["label"] == 3
-        assert store[-1]["label"] == COUNT - 1
-        assert [int(record["label"]) for record in store] == list(range(COUNT))
+def test_a_store_is_a_sequence_with_negative_indices(npy: presave.Store) -> None:
+    assert len(npy) == COUNT
+    assert npy[3]["label"] == npy[np.int32(3)]["label"] == npy[3 - COUNT]["label"] == 3
+    assert npy[-1]["label"] == COUNT - 1
+    assert [int(record["label"]) for record in npy] == list(range(COUNT))
 
 
-def test_files_that_are_none_of_its_own_are_no_records(folder: Path) -> None:
+def test_files_that_are_none_of_its_own_are_no_records(any_folder: Path) -> None:
     for name in ("stray.npy", "shard-99999.npy", "notes.txt", ".DS_Store"):
-        (folder / name).write_bytes(b"not a record")
-    with presave.open_store(folder, trusted=True) as store:
-        assert len(store) == COUNT
-        assert [int(record["label"]) for record in store] == list(range(COUNT))
+        (any_folder / name).write_bytes(b"not a record")
+    with presave.open_store(any_folder, trusted=True) as store:
+        assert store.gather(range(len(store)))["label"].tolist() == list(range(COUNT))
 
 
-@pytest.mark.parametrize("index", [COUNT, -COUNT - 1, 10**18])
-def test_a_record_that_does_not_exist_raises_an_index_error_with_the_length(index: int, folder: Path) -> None:
-    with (
-        presave.open_store(folder, trusted=True) as store,
-        pytest.raises(IndexError, match=f"record {index} of .*holds {COUNT}"),
-    ):
-        store[index]
+WRONG: list[tuple[Callable[[presave.Store], object], type[Exception], str]] = [
+    *(
+        (lambda store, index=index: store[index], IndexError, f"record {index} of .*holds {COUNT}")
+        for index in (COUNT, -COUNT - 1, 10**18)
+    ),
+    *((lambda store, index=index: store[index], TypeError, "") for index in (1.5, "x", None, slice(2), np.arange(2))),
+    *(
+        (lambda store, indices=indices: store.gather(indices), TypeError, "indices must be integers with one axis")
+        for indices in ([0.5], [True, False], [[0, 1]], 3, ["x"])
+    ),
+    *(
+        (lambda store, span=span: store.view(*span), IndexError, f"records {span[0]} to {span[1]} of .*holds {COUNT}")
+        for span in ((-1, 3), (3, 2), (0, COUNT + 1), (COUNT + 1, COUNT + 1))
+    ),
+    *(
+        (lambda store, out=out: store.gather([0, 1], out), presave.StoreError, message)
+        for out, message in (
+            ({"y": np.zeros(2)}, "has no field 'y'; it has x, label, r"),
+            (
+                {"label": np.zeros(3, np.int64)},
+                r"out\['label'\] is int64 of shape \(3,\); .* needs int64 of shape \(2,\)",
+            ),
+            ({"label": np.zeros(2, np.int32)}, r"out\['label'\] is int32 .* needs int64"),
+            ({"label": np.frombuffer(bytes(16), np.int64)}, r"out\['label'\] is read-only"),
+            (
+                {"r": np.zeros((9, 1), np.int16)},
+                r"out\['r'\] is int16 of shape \(9, 1\); .* needs int16 of a single axis",
+            ),
+            ({"r": np.zeros(9, np.float32)}, r"out\['r'\] is float32 .* needs int16"),
+            ({"r": np.zeros((), np.int16)}, r"out\['r'\] is int16 of shape \(\)"),
+            ({"r": np.frombuffer(bytes(72), np.int16)}, r"out\['r'\] is read-only"),
+        )
+    ),
+    (lambda store: store.elements([0, COUNT]), IndexError, f"record {COUNT} of"),
+    (lambda store: store.shapes("x", [COUNT]), IndexError, f"record {COUNT} of"),
+    (lambda store: store.shapes("z", [0]), presave.StoreError, "has no field 'z'; it has x, label, r"),
+    *(
+        (
+            lambda store, field=field: store.rows_by_shard(field, [0]),
+            presave.StoreError,
+            f"has no fixed field '{field}'; it has x, label",
+        )
+        for field in ("r", "z")
+    ),
+    # At the call, not when the first triple is asked for.
+    (lambda store: store.rows_by_shard("x", [COUNT]), IndexError, f"record {COUNT} of"),
+    (lambda store: store.rows_by_shard("x", np.array([True])), TypeError, "indices must be integers with one axis"),
+]
 
 
-@pytest.mark.parametrize("index", [1.5, "x", None, slice(2), np.array([1, 2])], ids=str)
-def test_an_index_that_is_not_an_integer_raises_a_type_error(index: Any, folder: Path) -> None:
-    with presave.open_store(folder, trusted=True) as store, pytest.raises(TypeError):
-        store[index]
+@pytest.mark.parametrize(("read", "error", "message"), WRONG)
+def test_what_does_not_exist_or_does_not_fit_is_refused(
+    read: Callable[[presave.Store], object], error: type[Exception], message: str, npy: presave.Store
+) -> None:
+    with pytest.raises(error, match=message):
+        read(npy)
 
 
 @pytest.mark.parametrize("indices", [[0, COUNT], [0, -1], np.array([2**63], np.uint64)], ids=str)
-def test_gather_refuses_records_that_do_not_exist_before_it_writes_any(indices: Any, folder: Path) -> None:
+def test_gather_refuses_records_that_do_not_exist_before_it_writes_any(indices: Any, npy: presave.Store) -> None:
     out = np.full(len(indices), 77)
-    with presave.open_store(folder, trusted=True) as store, pytest.raises(IndexError, match=f"holds {COUNT}"):
-        store.gather(indices, {"label": out})
+    with pytest.raises(IndexError, match=f"holds {COUNT}"):
+        npy.gather(indices, {"label": out})
     assert (out == 77).all()
 
 
-@pytest.mark.parametrize("indices", [[0.5], [True, False], [[0, 1]], 3, ["x"]], ids=str)
-def test_gather_refuses_masks_and_everything_else_but_integers_with_one_axis(indices: Any, folder: Path) -> None:
-    with (
-        presave.open_store(folder, trusted=True) as store,
-        pytest.raises(TypeError, match="indices must be integers with one axis"),
-    ):
-        store.gather(indices)
-
-
-@pytest.mark.parametrize(
-    ("out", "message"),
-    [
-        ({"y": np.zeros(2)}, "has no field 'y'; it has x, label"),
-        ({"label": np.zeros(3, np.int64)}, r"out\['label'\] is int64 of shape \(3,\); .* needs int64 of shape \(2,\)"),
-        ({"label": np.zeros(2, np.int32)}, r"out\['label'\] is int32 .* needs int64"),
-        ({"label": np.frombuffer(bytes(16), np.int64)}, r"out\['label'\] is read-only"),
-    ],
-)
-def test_an_out_that_does_not_fit_is_refused(out: dict[str, np.ndarray], message: str, folder: Path) -> None:
-    with presave.open_store(folder, trusted=True) as store, pytest.raises(presave.StoreError, match=message):
-        store.gather([0, 1], out)
-
-
 @pytest.mark.parametrize("cache", [None, "ram"])
-def test_a_closed_store_raises_and_closing_twice_does_nothing(cache: Any, folder: Path) -> None:
-    store = presave.open_store(folder, cache=cache, trusted=True)
+def test_a_closed_store_raises_and_closing_twice_does_nothing(cache: Any, any_folder: Path) -> None:
+    store = presave.open_store(any_folder, cache=cache, trusted=True)
     store.gather([0])
     store.close()
     store.close()
-    with pytest.raises(presave.StoreError, match="s is closed"):
-        store.gather([0])
+    for read in (
+        lambda: store.gather([0]),
+        lambda: store.view(0, 1),
+        lambda: store.shapes("x", [0]),
+        lambda: store.rows_by_shard("x", [0]),
+    ):
+        with pytest.raises(presave.StoreError, match="s is closed"):
+            read()
     assert len(store) == COUNT
 
 
-def test_gathered_arrays_outlive_the_store(folder: Path) -> None:
-    with presave.open_store(folder, trusted=True) as store:
-        gathered = store.gather(range(COUNT))
-    shutil.rmtree(folder)
+def test_arrays_outlive_the_store_and_only_gathered_ones_can_be_written_to(any_folder: Path) -> None:
+    with presave.open_store(any_folder, trusted=True) as store:
+        gathered, view = store.gather(range(COUNT)), store.view(0, 4)
+    shutil.rmtree(any_folder)
     assert (gathered["x"][:, 0, 0] == range(COUNT)).all()
-    gathered["x"][:] = 0  # and the caller may write to them
+    gathered["x"][:] = 0
+    assert view["label"].tolist() == [0, 1, 2, 3]
+    assert view["r"][2].tolist() == [[2, 2], [2, 2]]
+    for array in (view["x"], view["r"][2]):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
 
 
-def test_no_file_is_open_after_close(folder: Path) -> None:
+@pytest.mark.parametrize("cache", [None, "ram"])
+def test_parts_of_a_shard_are_shared_and_read_only(cache: Any, any_folder: Path) -> None:
+    with presave.open_store(any_folder, cache=cache, trusted=True) as store:
+        size = store.manifest.shards[0].records
+        views = [store.view(0, size) for _ in range(2)]
+        assert np.shares_memory(views[0]["x"], views[1]["x"])
+        assert np.shares_memory(views[0]["r"][3], views[1]["r"][3])
+        ((first, _, _),) = store.rows_by_shard("x", [0])
+        ((again, rows, _),) = store.rows_by_shard("x", [1])
+        assert np.shares_memory(first, again)
+        assert (len(again), rows.tolist()) == (size, [1])
+        with pytest.raises(ValueError, match="read-only"):
+            again[0] = 9
+
+
+def test_no_file_is_open_after_close(any_folder: Path) -> None:
     # A map of an .npy file is closed with its last array, an HDF5 file with its last handle.
     process = psutil.Process()
-    with presave.open_store(folder, trusted=True) as store:
+    with presave.open_store(any_folder, trusted=True) as store:
         store.gather(range(COUNT))
         held = {file.path for file in process.open_files()} | {each.path for each in process.memory_maps()}
         reads_whole_files = store.manifest.format == "pickle"
-        assert any(path.startswith(str(folder)) for path in held) != reads_whole_files
+        assert any(path.startswith(str(any_folder)) for path in held) != reads_whole_files
     held = {file.path for file in process.open_files()} | {each.path for each in process.memory_maps()}
-    assert not [path for path in held if path.startswith(str(folder))]
+    assert not [path for path in held if path.startswith(str(any_folder))]
 
 
-def test_several_threads_can_gather_at_once(folder: Path) -> None:
-    orders = [np.random.default_rng(seed).integers(0, COUNT, 200) for seed in range(40)]
-    with presave.open_store(folder, trusted=True) as store, ThreadPoolExecutor(8) as pool:
+def test_a_pickle_is_read_once_for_all_fields_of_a_gather(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with presave.write(tmp_path / "s", [{"x": index, "y": index} for index in range(300)], format="pickle") as store:
+        reads: list[int] = []
+        columns = store._shards.columns
+
+        def counted(shard: int) -> object:
+            reads.append(shard)
+            return columns(shard)
+
+        monkeypatch.setattr(store._shards, "columns", counted)
+        store.gather(range(len(store)))
+        assert reads == [0, 1, 2]
+
+
+def test_several_threads_can_gather_at_once(any_folder: Path) -> None:
+    orders = [np.random.default_rng(seed).integers(0, COUNT, 200) for seed in range(20)]
+    with presave.open_store(any_folder, trusted=True) as store, ThreadPoolExecutor(8) as pool:
         for order, gathered in zip(orders, pool.map(store.gather, orders, timeout=LIMIT_SECONDS), strict=True):
             assert (gathered["label"] == order).all()
             assert (gathered["x"] == order[:, None, None]).all()
 
 
-@pytest.mark.parametrize("cache", [None, "ram"])
-def test_a_pickled_store_reads_the_same_in_another_process(cache: Any, folder: Path) -> None:
-    with presave.open_store(folder, cache=cache, trusted=True) as store:
-        store.gather([0])
-        pickled = pickle.dumps(store)
-    program = "import pickle, sys; print(pickle.load(sys.stdin.buffer).gather([7, 3])['label'].tolist())"
-    done = subprocess.run(
-        [sys.executable, "-c", program], input=pickled, capture_output=True, check=True, timeout=LIMIT_SECONDS
-    )
-    assert done.stdout == b"[7, 3]\n"
-    assert len(pickled) < 1000
-
-
-FORKS = """
-import os, sys, numpy as np, presave
-store = presave.open_store(sys.argv[1], trusted=True)
-order = np.random.default_rng(0).permutation(len(store))
-store.gather(order[:5])
-children = []
-for _ in range(2):
+OTHER_PROCESSES = """
+import os, pickle, sys, numpy as np, presave
+for store in pickle.load(sys.stdin.buffer):
+    assert store.gather([7, 3])["label"].tolist() == [7, 3], store
+    order = np.random.default_rng(0).permutation(len(store))
+    def reads_the_same():
+        return all((store.gather(order)["x"][:, 0, 0] == order).all() for _ in range(20))
     child = os.fork()
     if child == 0:
-        same = all((store.gather(order)["x"][:, 0, 0] == order).all() for _ in range(50))
-        os._exit(0 if same else 1)
-    children.append(child)
-same = all((store.gather(order)["x"][:, 0, 0] == order).all() for _ in range(50))
-assert same
-assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+        os._exit(0 if reads_the_same() else 1)
+    assert reads_the_same(), store
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, store
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_store_in_use_reads_the_same_in_forked_processes(folder: Path) -> None:
-    subprocess.run([sys.executable, "-c", FORKS, str(folder)], check=True, timeout=LIMIT_SECONDS)
+def test_pickled_stores_read_the_same_in_another_process_and_in_its_forks(tmp_path: Path) -> None:
+    stores = []
+    for format in presave.formats():
+        _write(tmp_path / format, format)
+        for cache in (None, "ram"):
+            stores.append(presave.open_store(tmp_path / format, cache=cache, trusted=True))
+            stores[-1].gather([0])
+    pickled = pickle.dumps(stores)
+    assert len(pickled) < 1000 * len(stores)
+    command = [sys.executable, "-c", OTHER_PROCESSES]
+    done = subprocess.run(command, input=pickled, capture_output=True, timeout=LIMIT_SECONDS)
+    assert done.returncode == 0, done.stderr
 
 
-def test_a_store_in_memory_no_longer_needs_its_files(folder: Path) -> None:
+def test_a_store_in_memory_no_longer_needs_its_files(any_folder: Path) -> None:
     order = [5, COUNT - 1, 5, 0]
     out = np.zeros((4, 3, 5), np.int16)
-    with presave.open_store(folder, trusted=True) as store:
+    with presave.open_store(any_folder, trusted=True) as store:
         expected = store.gather(order)
-    with presave.open_store(folder, cache="ram", trusted=True) as store:
-        shutil.rmtree(folder)
+    with presave.open_store(any_folder, cache="ram", trusted=True) as store:
+        shutil.rmtree(any_folder)
         gathered = store.gather(order)
         assert store.gather(order, {"x": out})["x"] is out
-    for field, values in expected.items():
-        np.testing.assert_array_equal(gathered[field], values, strict=True)
+    for field in ("x", "label"):
+        np.testing.assert_array_equal(gathered[field], expected[field], strict=True)
+    for got, wanted in zip(gathered["r"], expected["r"], strict=True):
+        np.testing.assert_array_equal(got, wanted, strict=True)
     np.testing.assert_array_equal(out, expected["x"], strict=True)
 
 
+@pytest.mark.parametrize("is_budget", [False, True], ids=["free memory", "memory_budget"])
 def test_a_store_that_does_not_fit_into_memory_raises_an_error_with_its_size(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    is_budget: bool, any_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = COUNT * (3 * 5 * 2 + 8)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=needed))
-    presave.open_store(folder, cache="ram", trusted=True).close()
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=needed - 1))
-    said = rf"s needs {needed:,} bytes for cache='ram' and {needed - 1:,} bytes are free; use cache=None"
+    def preload(nbytes: int) -> None:
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=nbytes))
+        budget = nbytes if is_budget else None
+        presave.open_store(any_folder, cache="ram", trusted=True, memory_budget=budget).close()
+
+    preload(NEEDED_NBYTES)
+    limit = "are its memory_budget" if is_budget else "are free; use cache=None"
+    said = f"s needs {NEEDED_NBYTES:,} bytes for cache='ram' and {NEEDED_NBYTES - 1:,} bytes {limit}"
     with pytest.raises(MemoryError, match=said):
-        presave.open_store(folder, cache="ram", trusted=True)
+        preload(NEEDED_NBYTES - 1)
 
 
-def test_an_unknown_cache_is_refused(folder: Path) -> None:
-    with pytest.raises(presave.StoreError, match="cache must be None or 'ram', not 'disk'"):
-        presave.open_store(folder, cache="disk", trusted=True)  # type: ignore[arg-type]
+def test_an_unpickled_store_keeps_its_memory_budget(folder: Path) -> None:
+    with presave.open_store(folder, "ram", memory_budget=2 * NEEDED_NBYTES) as store:
+        pickled = pickle.dumps(store)
+    shutil.rmtree(folder)
+    presave.write(folder, [{"x": np.zeros(2 * NEEDED_NBYTES)}]).close()
+    with pytest.raises(MemoryError, match="are its memory_budget"):
+        pickle.loads(pickled)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cache": "disk"}, "cache must be None or 'ram', not 'disk'"),
+        ({"memory_budget": 1 << 30}, "memory_budget is for cache='ram'"),
+    ],
+)
+def test_impossible_arguments_are_refused(arguments: dict[str, Any], message: str, folder: Path) -> None:
+    with pytest.raises(presave.StoreError, match=message):
+        presave.open_store(folder, **arguments)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"cache": "ram", "memory_budget": 0}], ids=["mapped", "ram"])
+def test_one_flipped_bit_is_refused_with_verify_only_and_before_the_store_is_read(
+    arguments: dict[str, Any], folder: Path
+) -> None:
+    presave.open_store(folder, verify=True).close()
+    file = folder / "x-00001.npy"
+    flip(file)
+    with pytest.raises(presave.StoreError) as raised:
+        presave.open_store(folder, verify=True, **arguments)
+    assert str(raised.value).startswith(f"{folder} has 1 faults: {file}: its bytes have changed")
+    presave.open_store(folder).close()
+
+
+def test_verify_counts_all_faults_and_names_the_first(folder: Path) -> None:
+    for name in "abcde":
+        (folder / f"zz-{name}").touch()
+    with pytest.raises(presave.StoreError, match=r"has 5 faults: .*zz-a: not in the manifest.*; \.\.\.$"):
+        presave.open_store(folder, verify=True)
 
 
 @pytest.mark.parametrize("damage", ["empty", "missing", "of another shard"])
-def test_a_damaged_file_is_named_when_it_is_read(damage: str, folder: Path) -> None:
-    last = sorted(file for file in folder.iterdir() if file.name.startswith(("shard-", "batch-", "x-")))[-1]
+def test_a_damaged_file_is_named_when_it_is_read(damage: str, any_folder: Path) -> None:
+    last = sorted(file for file in any_folder.iterdir() if file.name.startswith(("shard-", "batch-", "x-")))[-1]
     if damage == "empty":
         last.write_bytes(b"")
     elif damage == "missing":
         last.unlink()
     else:  # the last shard has fewer records than the first
         shutil.copy(last.with_name(last.name.replace(last.stem[-5:], "00000")), last)
-    with presave.open_store(folder, trusted=True) as store:
+    with presave.open_store(any_folder, trusted=True) as store:
         assert store[0]["label"] == 0
         with pytest.raises(presave.StoreError) as raised:
             store.gather(range(COUNT))

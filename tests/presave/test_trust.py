@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import zipfile
@@ -19,7 +18,7 @@ import torch
 import presave
 from etl.commands import main
 from presave.files import checksum_file
-from presave.manifest import Shard, StoredFile
+from presave.manifest import StoredFile
 from presave.manifest_file import load_manifest, save_manifest
 
 RECORDS = [{"x": np.arange(3) + number} for number in range(5)]
@@ -80,16 +79,6 @@ def test_the_malicious_store_runs_its_code_if_trusted(malicious: Path) -> None:
     assert (malicious.parent / "ran").is_dir()
 
 
-@pytest.mark.parametrize("name", presave.formats())
-def test_verify_needs_no_trust(name: str, tmp_path: Path) -> None:
-    presave.write(tmp_path / "s", RECORDS, format=name).close()
-    assert presave.verify(tmp_path / "s") == []
-    file = max((tmp_path / "s").iterdir(), key=lambda file: (file.name != "manifest.json", file.name))
-    file.write_bytes(file.read_bytes() + b"\0")
-    (fault,) = presave.verify(tmp_path / "s")
-    assert fault.startswith(f"{file}: ")
-
-
 @pytest.mark.parametrize("command", ["verify", "inspect", "convert"])
 def test_no_command_runs_code_in_a_store_without_trust(
     command: str, malicious: Path, capsys: pytest.CaptureFixture[str]
@@ -125,16 +114,6 @@ def test_tensors_without_a_numpy_equivalent_are_refused(tensor: torch.Tensor, tm
     presave.write(tmp_path / "s", RECORDS, format="torch").close()
     file = tmp_path / "s" / "shard-00000.pt"
     torch.save({"x": tensor}, file)
-    with presave.open_store(tmp_path / "s") as store, pytest.raises(presave.StoreError) as raised:
-        store.gather([0])
-    assert str(raised.value).startswith(f"{file}: cannot be read (")
-
-
-def test_numbers_of_any_size_in_a_safetensors_file_are_refused(tmp_path: Path) -> None:
-    presave.write(tmp_path / "s", RECORDS, format="safetensors").close()
-    file = tmp_path / "s" / "shard-00000.safetensors"
-    header = json.dumps({"x": {"dtype": "I64", "shape": [2**70], "data_offsets": [0, 120]}}).encode()
-    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(120))
     with presave.open_store(tmp_path / "s") as store, pytest.raises(presave.StoreError) as raised:
         store.gather([0])
     assert str(raised.value).startswith(f"{file}: cannot be read (")
@@ -215,15 +194,3 @@ def test_hdf5_data_that_are_not_plain_data_sets_in_the_file_are_refused(
         store.gather([0])
     assert str(raised.value).startswith(f"{tmp_path / 's' / 'shard-00000.h5'}: ")
     assert message in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["../secret.npy", "/etc/passwd", "sub/x.npy", "..", ".", ""])
-@pytest.mark.parametrize("read", [presave.open_store, presave.verify], ids=["open_store", "verify"])
-def test_a_manifest_that_names_files_elsewhere_is_refused(
-    name: str, read: Callable[[Path], object], tmp_path: Path
-) -> None:
-    presave.write(tmp_path / "s", RECORDS).close()
-    manifest = load_manifest(tmp_path / "s")
-    save_manifest(replace(manifest, shards=(Shard(5, (StoredFile(name, 1, "0"),)),)), tmp_path / "s")
-    with pytest.raises(presave.StoreError, match="leaves the store's folder"):
-        read(tmp_path / "s")
