@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +14,7 @@ import pytest
 
 import etl
 import presave
+from tests.presave.records import bytes_of
 from tests.shared_handles import Buffer, pixels
 
 distributed = pytest.importorskip("distributed", reason="the cluster extra is not installed")
@@ -26,6 +23,7 @@ distributed = pytest.importorskip("distributed", reason="the cluster extra is no
 pytestmark = pytest.mark.filterwarnings("ignore:`apply_async` is deprecated:DeprecationWarning:joblib")
 
 RECORDS, SHARD_RECORDS = 48, 4
+WORKERS = 2
 LIMIT_SECONDS = 60
 
 
@@ -82,55 +80,23 @@ def failed_awkwardly(records: CountedRecords) -> None:
     raise AwkwardError(records.at, "cannot read")
 
 
-@contextmanager
-def processes(folder: Path, workers: int, nanny: bool) -> Iterator[Any]:
-    """Yield a client of a cluster with `workers` single-threaded processes; with `nanny`, dead ones are restarted."""
-    with ExitStack() as stack:
-        started = []
-
-        def start(name: str, *arguments: str) -> subprocess.Popen[str]:
-            command = [sys.executable, "-m", f"distributed.cli.dask_{name}", "--host", "127.0.0.1", *arguments]
-            process = subprocess.Popen(
-                [*command, "--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE if name == "scheduler" else subprocess.DEVNULL,
-                text=True,
-                start_new_session=True,
-            )
-            started.append(process)
-            return process
-
-        def stop() -> None:
-            for process in started:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(LIMIT_SECONDS)
-
-        scheduler = start("scheduler", "--port", "0")
-        assert scheduler.stderr is not None
-        address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at:" in line)
-        # Its output is read, because a full pipe would stop the scheduler.
-        reader = threading.Thread(target=scheduler.stderr.read)
-        reader.start()
-        stack.callback(scheduler.stderr.close)
-        stack.callback(reader.join, LIMIT_SECONDS)
-        stack.callback(stop)
-        for _ in range(workers):
-            start("worker", address, "--nthreads", "1", "--nanny" if nanny else "--no-nanny")
-        client = stack.enter_context(distributed.Client(address, timeout=LIMIT_SECONDS, set_as_default=True))
-        client.wait_for_workers(workers, timeout=LIMIT_SECONDS)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The client of two processes with one thread each; those that die are restarted."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with (
+        distributed.LocalCluster(
+            WORKERS, threads_per_worker=1, dashboard_address=None, local_directory=folder
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
         yield client
 
 
 @pytest.fixture
-def two_workers(tmp_path: Path) -> Iterator[Any]:
-    with processes(tmp_path, workers=2, nanny=False) as client:
-        yield client
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
+def notes(tmp_path: Path, cluster: Any) -> Path:
+    """An empty folder, when all processes of the cluster run."""
+    cluster.wait_for_workers(WORKERS, timeout=LIMIT_SECONDS)  # with a single one, the caller would write
     (tmp_path / "notes").mkdir()
     return tmp_path / "notes"
 
@@ -140,46 +106,22 @@ def _write(path: Path, records: CountedRecords, on_cluster: bool = True, **furth
     backend = {"backend": "dask"} if on_cluster else {"backend": "threading"}
     with joblib.parallel_config(**backend):
         presave.write(path, records, jobs=-1, shard_nbytes=SHARD_RECORDS * 408, **further).close()
-    return {file.name: file.read_bytes() for file in path.iterdir()}
+    return bytes_of(path)
 
 
 def _shard_of(record: int) -> range:
     return range(first := record // SHARD_RECORDS * SHARD_RECORDS, first + SHARD_RECORDS)
 
 
-@pytest.mark.parametrize("format", presave.formats())
-def test_workers_and_threads_write_the_same_bytes(
-    format: str, tmp_path: Path, notes: Path, shared_workers: Any
-) -> None:
+@pytest.mark.parametrize("format", ["npy", "hdf5"])
+def test_workers_and_threads_write_the_same_bytes(format: str, tmp_path: Path, notes: Path) -> None:
     records = CountedRecords(notes)
     there = _write(tmp_path / "there", records, format=format)
     assert records.reads() == dict.fromkeys(range(RECORDS), 1)
     assert there == _write(tmp_path / "here", records, on_cluster=False, format=format)
 
 
-def test_after_a_killed_worker_only_its_shard_is_written_again(tmp_path: Path, notes: Path, two_workers: Any) -> None:
-    records = CountedRecords(notes, 18, killed_once)
-    there = _write(tmp_path / "there", records)
-    assert len(two_workers.ncores()) == 1
-    assert there == _write(tmp_path / "here", records, on_cluster=False)
-    reads = records.reads()
-    assert reads[18] == 2
-    assert {index for index, count in reads.items() if count > 1} <= set(_shard_of(18))
-    assert len(reads) == RECORDS
-
-
-def test_a_shard_that_kills_every_worker_raises_an_error_that_names_its_records(tmp_path: Path, notes: Path) -> None:
-    with (
-        processes(tmp_path, workers=2, nanny=True),
-        pytest.raises(presave.StoreError, match="records 16 to 19: 3 worker processes died"),
-    ):
-        _write(tmp_path / "s", CountedRecords(notes, 18, killed_always))
-    assert not (tmp_path / "s").exists()
-
-
-def test_a_failing_record_raises_in_the_caller_and_the_same_call_continues(
-    tmp_path: Path, notes: Path, shared_workers: Any
-) -> None:
+def test_a_failing_record_raises_in_the_caller_and_the_same_call_continues(tmp_path: Path, notes: Path) -> None:
     bad = CountedRecords(notes, 33, failed)
     with pytest.raises(etl.RecordError, match="record 33 of counted: failed at stage 'decode': bad bytes") as caught:
         _write(tmp_path / "s", bad)
@@ -194,14 +136,12 @@ def test_a_failing_record_raises_in_the_caller_and_the_same_call_continues(
     assert there == _write(tmp_path / "here", CountedRecords(notes), on_cluster=False)
 
 
-def test_an_error_that_cannot_be_unpickled_does_not_leave_the_caller_waiting(
-    tmp_path: Path, notes: Path, shared_workers: Any
-) -> None:
+def test_an_error_that_cannot_be_unpickled_does_not_leave_the_caller_waiting(tmp_path: Path, notes: Path) -> None:
     with pytest.raises(presave.StoreError, match="records 32 to 35: AwkwardError: cannot read 33"):
         _write(tmp_path / "s", CountedRecords(notes, 33, failed_awkwardly))
 
 
-def test_records_that_cannot_be_pickled_raise_an_error(tmp_path: Path, notes: Path, shared_workers: Any) -> None:
+def test_records_that_cannot_be_pickled_raise_an_error(tmp_path: Path, notes: Path) -> None:
     records = CountedRecords(notes)
     with (tmp_path / "open").open("w") as file:
         records.handle = file  # type: ignore[attr-defined]
@@ -210,7 +150,7 @@ def test_records_that_cannot_be_pickled_raise_an_error(tmp_path: Path, notes: Pa
     assert not list(tmp_path.glob("*s*partial"))
 
 
-def test_records_that_workers_skip_are_listed_in_the_manifest(tmp_path: Path, notes: Path, shared_workers: Any) -> None:
+def test_records_that_workers_skip_are_listed_in_the_manifest(tmp_path: Path, notes: Path) -> None:
     _write(tmp_path / "s", CountedRecords(notes, 33, failed_awkwardly), on_error="skip")
     with presave.open_store(tmp_path / "s") as store:
         assert [(each.record, each.cause) for each in store.manifest.skipped] == [(33, "AwkwardError: cannot read 33")]
@@ -218,18 +158,11 @@ def test_records_that_workers_skip_are_listed_in_the_manifest(tmp_path: Path, no
 
 
 def test_a_relative_path_is_relative_to_the_callers_folder(
-    tmp_path: Path, notes: Path, shared_workers: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(notes)
     _write(Path("s"), CountedRecords(notes))
     assert presave.verify(notes / "s") == []
-
-
-@pytest.fixture(scope="module")
-def shared_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """For tests in which no worker dies."""
-    with processes(tmp_path_factory.mktemp("cluster"), workers=2, nanny=False) as client:
-        yield client
 
 
 def test_records_that_are_not_thread_safe_are_read_by_one_thread_of_a_worker_with_several(tmp_path: Path) -> None:
@@ -252,3 +185,19 @@ def test_records_that_are_not_thread_safe_are_read_by_one_thread_of_a_worker_wit
     ):
         assert [store[index]["image"].tolist() == pixels(index).tolist() for index in range(60)] == [True] * 60
         assert len(store.manifest.shards) == 20
+
+
+def test_after_a_killed_worker_only_its_shard_is_written_again(tmp_path: Path, notes: Path) -> None:
+    records = CountedRecords(notes, 18, killed_once)
+    there = _write(tmp_path / "there", records)
+    assert there == _write(tmp_path / "here", records, on_cluster=False)
+    reads = records.reads()
+    assert reads[18] == 2
+    assert {index for index, count in reads.items() if count > 1} <= set(_shard_of(18))
+    assert len(reads) == RECORDS
+
+
+def test_a_shard_that_kills_every_worker_raises_an_error_that_names_its_records(tmp_path: Path, notes: Path) -> None:
+    with pytest.raises(presave.StoreError, match="records 16 to 19: 3 worker processes died"):
+        _write(tmp_path / "s", CountedRecords(notes, 18, killed_always))
+    assert not (tmp_path / "s").exists()

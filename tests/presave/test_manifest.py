@@ -55,12 +55,12 @@ def test_saving_a_loaded_manifest_gives_the_same_file(manifest_file: Path, tmp_p
 
 def _edit(content: dict[str, Any], change: Callable[[dict[str, Any]], None]) -> str:
     change(content)
-    return json.dumps(content)
+    return json.dumps(content, indent=1)  # as presave writes it
 
 
 EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another stage": lambda content: content.update(stage="decode"),
-    "another dtype": lambda content: content["fields"][0].update(dtype="<i8"),
+    "another dtype": lambda content: content["fields"][0].update(dtype="<u8"),
     "more records": lambda content: content["shards"][0].update(records=3),
     "a checksum of zeros": lambda content: content.update(checksum="0" * 32),
     "no checksum": lambda content: content.pop("checksum"),

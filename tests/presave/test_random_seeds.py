@@ -53,7 +53,7 @@ class Drawing:
     """Records that are drawn from the global generators of Python and numpy."""
 
     def __len__(self) -> int:
-        return 96
+        return 24
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"features": np.array([random.random(), np.random.rand()]), "label": index}  # noqa: NPY002
@@ -65,7 +65,7 @@ def test_processes_that_write_a_store_draw_different_numbers_and_the_same_when_s
         for seed, name in enumerate(("one", "other", "again")):
             random.seed(seed % 2)
             np.random.seed(seed % 2)  # noqa: NPY002
-            with presave.write(tmp_path / name, Drawing(), jobs=2, shard_nbytes=320) as store:
-                drawn.append([tuple(store[index]["features"].tolist()) for index in range(96)])
+            with presave.write(tmp_path / name, Drawing(), jobs=2, shard_nbytes=96) as store:
+                drawn.append([tuple(store[index]["features"].tolist()) for index in range(24)])
     assert drawn[2] == drawn[0]
-    assert len(set(itertools.chain(*drawn[0], *drawn[1]))) == 2 * 2 * 96
+    assert len(set(itertools.chain(*drawn[0], *drawn[1]))) == 2 * 2 * 24

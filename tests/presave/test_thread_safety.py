@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 import pytest
-from joblib.externals import loky
 
 import etl
 import presave
@@ -118,13 +117,6 @@ def test_ragged_records_in_one_buffer_are_stored_as_they_are(tmp_path: Path) -> 
 
     with presave.write(tmp_path / "s", Ragged(), ragged=["x"]) as store:
         assert [store[index]["x"].tolist() for index in range(8)] == [[index] * (index + 1) for index in range(8)]
-
-
-@pytest.fixture
-def _loky() -> Iterator[None]:
-    with joblib.parallel_config(backend="loky", n_jobs=2):
-        yield
-    loky.get_reusable_executor().shutdown(wait=True)
 
 
 @pytest.mark.usefixtures("_loky")

@@ -18,20 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
-from tests.torture.hostile import limit_memory
+from tests.torture.harness import die_of_time, limit_memory, limit_time
 
-# A fault by itself is one of processor time, so that a busy machine makes none; what waits forever is one, too.
-LONGEST_SECONDS = 5
-LONGEST_WAIT_SECONDS = 60
 MORE_NBYTES = 2 << 30
 MAX_FAULTS = 20
 MAX_OPENED = 2
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["h5py", "torch", "etl", "presave"])
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -110,25 +105,6 @@ def _attempt_rest(attempts: Attempts, count: int, log: Path) -> None:
     limit_time(gc.collect)
     if _open_files() > opened + MAX_OPENED:
         raise AssertionError(f"files are left open: {opened} before, {_open_files()} after")
-
-
-def die_of_time() -> None:
-    """Have this process die where `limit_time` finds that it takes too long, and say before where its threads are."""
-    for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)
-        faulthandler.register(number, file=2, chain=True)
-
-
-def limit_time(run: Callable[[], T]) -> T:
-    """What `run` gives; a process that takes too long for it dies of a signal."""
-    # Also where C never returns to the interpreter.
-    signal.setitimer(signal.ITIMER_PROF, LONGEST_SECONDS)
-    signal.setitimer(signal.ITIMER_REAL, LONGEST_WAIT_SECONDS)
-    try:
-        return run()
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _open_files() -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
-import json
 import logging
 import multiprocessing
 import os
@@ -32,6 +31,7 @@ import numpy as np
 import psutil
 
 import etl
+from tests.torture.harness import serve
 
 RECORDS = 24
 LIMIT_SECONDS = 60
@@ -267,8 +267,7 @@ def main() -> None:
     assert len(list(Path("/proc/self/task").iterdir())) == 1, (
         "a fork would inherit locks of the threads of these imports"
     )
-    for line in sys.stdin:
-        print(json.dumps(attempt(*json.loads(line), folder=Path(sys.argv[1]))), flush=True)
+    serve(lambda request: attempt(*request, folder=Path(sys.argv[1])))
 
 
 if __name__ == "__main__":

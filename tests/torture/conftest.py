@@ -14,7 +14,8 @@ import pytest
 
 from tests.tallies import PROPERTY
 from tests.torture.failing_files import COMPILER, FailingFiles
-from tests.torture.restored import Restorer, write_stores
+from tests.torture.harness import Server
+from tests.torture.restored import write_stores
 
 FOLDER = Path(__file__).parent
 T = TypeVar("T")
@@ -57,11 +58,10 @@ def tally(record_property: Callable[[str, object], None]) -> Iterator[Tally]:
 
 
 @pytest.fixture(scope="session")
-def restorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restorer]:
-    """Processes that know no more than what is in a file."""
-    restorer = Restorer(tmp_path_factory.mktemp("state"))
-    yield restorer
-    restorer.close()
+def restorer() -> Iterator[Server]:
+    """A program that restores iterators in new processes, see `rest`."""
+    with Server("restoring.py") as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

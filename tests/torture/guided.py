@@ -17,8 +17,8 @@ with atheris.instrument_imports(include=["etl", "presave", "tests.torture.plante
     from tests.torture.mutated_files import INPUTS
     from tests.torture.planted import PLANTED
 
-from tests.torture.attempts import MORE_NBYTES, die_of_time, limit_time
-from tests.torture.hostile import limit_memory
+from tests.torture.attempts import MORE_NBYTES
+from tests.torture.harness import die_of_time, limit_memory, limit_time
 
 
 def main(name: str, folder: Path, *options: str) -> None:

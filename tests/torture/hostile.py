@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import pickle
-import resource
-import select
-import signal
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.torture.harness import fork, limit_memory
+
 MORE_NBYTES = 512 << 20
-PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -26,33 +25,14 @@ class Ending:
     opened: tuple[str, ...]
 
 
-def attempt(function: Callable[[], object], more_nbytes: int = MORE_NBYTES) -> Ending:
-    """Call `function` in a forked process that may take `more_nbytes` more than this one has.
+def attempt(function: Callable[[], object]) -> Ending:
+    """Call `function` in a forked process that may take `MORE_NBYTES` more than this one has.
 
-    Fails where that process is killed, crashes or hangs.
+    Fails if that process is killed, crashes or hangs.
     """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(2 * int(PATIENCE_SECONDS))  # also where nobody is left to kill it
-        os.close(reading)
-        _serve(function, writing, more_nbytes)
-    os.close(writing)
-    parts = []
-    try:
-        while select.select([reading], [], [], PATIENCE_SECONDS)[0]:
-            part = os.read(reading, 1 << 16)
-            if not part:
-                break
-            parts.append(part)
-        else:
-            os.kill(child, signal.SIGKILL)
-            raise AssertionError(f"it hangs: nothing after {PATIENCE_SECONDS:g} s")
-    finally:
-        os.close(reading)
-        _, status = os.waitpid(child, 0)
-    assert status == 0, f"its process ended with status {status}"
-    ending: Ending = pickle.loads(b"".join(parts))
+    ended = fork(partial(_try, function))
+    assert ended.status == 0, f"its process ended with status {ended.status}; None: it hangs"
+    ending: Ending = ended.returned
     return ending
 
 
@@ -67,15 +47,15 @@ def refusal(function: Callable[[], object], *parts: str, kinds: tuple[str, ...] 
     return ending.message
 
 
-def limit_memory(more_nbytes: int) -> None:
-    """From now on this process may take `more_nbytes` more than it has, and leaves no core where it dies."""
-    data_pages = int(Path("/proc/self/statm").read_text().split()[5])
-    limit = data_pages * resource.getpagesize() + more_nbytes
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def bomb(nbytes: int, start: bytes = b"", wbits: int = zlib.MAX_WBITS) -> bytes:
+    """`start` and so many zeros, compressed a thousandfold; only their checksum at the end is wrong."""
+    packer = zlib.compressobj(9, wbits=wbits)
+    packed = packer.compress(start + bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    again = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return packed + again * ((nbytes >> 20) - 1) + packer.flush()
 
 
-def _serve(function: Callable[[], object], writing: int, more_nbytes: int) -> None:
+def _try(function: Callable[[], object]) -> Ending:
     opened: list[str] = []
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -83,14 +63,9 @@ def _serve(function: Callable[[], object], writing: int, more_nbytes: int) -> No
             opened.append(os.path.realpath(os.fsdecode(arguments[0])))
 
     try:
-        try:
-            limit_memory(more_nbytes)
-            sys.addaudithook(watch)
-            found = Ending(None, repr(function())[:1000], tuple(opened))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is what is asked for
-            message = str(error).encode("utf-8", "backslashreplace").decode()  # which xdist can send
-            found = Ending(type(error).__name__, message, tuple(opened))
-        with os.fdopen(writing, "wb") as file:
-            pickle.dump(found, file)
-    finally:
-        os._exit(0)
+        limit_memory(MORE_NBYTES)
+        sys.addaudithook(watch)
+        return Ending(None, repr(function())[:1000], tuple(opened))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is what is asked for
+        message = str(error).encode("utf-8", "backslashreplace").decode()  # which xdist can send
+        return Ending(type(error).__name__, message, tuple(opened))

@@ -1,10 +1,7 @@
-"""Iterators of all kinds, and new processes that make and restore them, for tests."""
+"""Iterators of all kinds, and what new processes get that restore them."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ from hypothesis import strategies as st
 
 import etl
 import presave
+from tests.torture.harness import Server
 from tests.torture.restoring import Numbered
 
 FORMATS = ("npy", "hdf5", "safetensors", "torch", "pickle")
@@ -23,28 +21,9 @@ AHEAD: dict[str, dict[str, Any] | None] = {
 }
 
 
-class Restorer:
-    """Processes that restore what a file says, and do not know anything else."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "state.json"
-        self._process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("restoring.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def rest(self, how: dict[str, Any], state: dict[str, Any], until: int) -> Any:
-        self._file.write_text(json.dumps({"how": how, "state": state, "until": until}))
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{self._file}\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.communicate(timeout=60)
+def rest(restorer: Server, how: dict[str, Any], state: dict[str, Any], until: int) -> Any:
+    """What a new process gets, which restores `state` and goes on until an epoch."""
+    return restorer.ask({"how": how, "state": state, "until": until})
 
 
 def draw_how(draw: st.DataObject, stores: dict[str, str]) -> dict[str, Any]:

@@ -1,19 +1,18 @@
-"""A process that knows nothing but what files say: it goes on where a state was taken, and says what it got.
+"""A program that knows nothing but what JSON says: it goes on where a state was taken, and says what it got.
 
-Each line of its input names a JSON file with `how` and where an iterator is made, and the `state` it is to go on from;
-each is restored in a process of its own.
+A request has `how` and where an iterator is made, and the `state` it is to go on from; each is restored in a process of
+its own.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import etl
 import presave
 from etl.iterators.indexed import IndexedIterator
 from presave.mapped_rows import COMPILED
+from tests.torture.harness import fork, serve
 
 RECORDS = 37
 
@@ -98,27 +98,16 @@ def digests(iterator: etl.BatchIterator, epochs: int) -> Iterator[tuple[int, lis
             yield epoch, own.tolist(), digest.hexdigest()
 
 
-def restore(file: Path) -> str:
-    """What is left before epoch `until`, as a line of JSON."""
-    saved = json.loads(file.read_text())
+def restore(saved: dict[str, Any]) -> list[tuple[int, list[int], str]]:
+    """What is left before epoch `until`."""
     if "cpus" in saved["how"]:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: saved["how"]["cpus"]])
         sys.setswitchinterval(saved["how"]["switch_seconds"])
     with make_iterator(saved["how"]) as iterator:
         iterator.load_state_dict(saved["state"])
-        return json.dumps(list(digests(iterator, saved["until"] - iterator.epoch)))
-
-
-def main() -> None:
-    COMPILED.wait()  # once, for all that are forked
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            print(restore(Path(line.strip())), flush=True)
-            os._exit(0)
-        if os.waitpid(child, 0)[1] != 0:
-            print("null", flush=True)
+        return list(digests(iterator, saved["until"] - iterator.epoch))
 
 
 if __name__ == "__main__":
-    main()
+    COMPILED.wait()  # once, for all that are forked
+    serve(lambda saved: fork(partial(restore, saved)).returned)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.torture.restored import AHEAD, Restorer, draw_how
+from tests.torture.conftest import HowMany, Tally
+from tests.torture.harness import Server
+from tests.torture.restored import AHEAD, draw_how, rest
 from tests.torture.restoring import digests, make_iterator
-
-if TYPE_CHECKING:
-    from conftest import HowMany, Tally
 
 CPUS = len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize("workers", AHEAD)
 def test_equal_seeds_give_equal_bytes(
-    restorer: Restorer, stores: dict[str, str], workers: str, how_many: HowMany, tally: Tally
+    restorer: Server, stores: dict[str, str], workers: str, how_many: HowMany, tally: Tally
 ) -> None:
     many = how_many(1, 25) if workers == "processes" else how_many(4, 250)
 
@@ -40,7 +38,7 @@ def test_equal_seeds_give_equal_bytes(
             }
             if data.draw(st.booleans(), "without jitter"):
                 del elsewhere["jitter"]
-            assert restorer.rest({**how, **elsewhere}, start, 2) == expected
+            assert rest(restorer, {**how, **elsewhere}, start, 2) == expected
             kind = "raw" if how["store"] is None else f"a store, {how['store'].rsplit('/', 1)[-1]}"
             tally(
                 f"equal seeds, {workers}, {kind}, {cpus} CPU{'s' * (cpus > 1)}", "the bytes of the plain raw iterator"

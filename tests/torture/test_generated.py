@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl
+from tests.torture.conftest import HowMany, Tally
 from tests.torture.corrupted_stores import KINDS
 from tests.torture.mutated_files import INPUTS
-
-if TYPE_CHECKING:
-    from conftest import HowMany, Tally
 
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 # No whole numbers, which are labels as they are, no words for missing values, and no blanks around, which are ignored.

@@ -15,18 +15,11 @@ import pytest
 from presave.columns import Column
 from presave.shard_formats import find_format
 from tests.torture.conftest import Tally
-from tests.torture.hostile import attempt, refusal
+from tests.torture.hostile import attempt, bomb, refusal
 
 ROW = 1 << 16
 COLUMN = Column("x", "|u1", (ROW,), 10)
 DEFLATE = h5py.h5z.FILTER_DEFLATE
-
-
-def _bomb(nbytes: int) -> bytes:
-    packer = zlib.compressobj(9)
-    start = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
-    again = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
-    return start + again * ((nbytes >> 20) - 1) + packer.flush()
 
 
 def _create(
@@ -41,11 +34,11 @@ def _create(
 
 
 def _endless_chunk(file: h5py.File) -> None:
-    _create(file, (1, ROW), [DEFLATE]).id.write_direct_chunk((0, 0), _bomb(8 << 30))
+    _create(file, (1, ROW), [DEFLATE]).id.write_direct_chunk((0, 0), bomb(8 << 30))
 
 
 def _packed_twice(file: h5py.File) -> None:
-    _create(file, (1, ROW), [DEFLATE, DEFLATE]).id.write_direct_chunk((0, 0), zlib.compress(_bomb(8 << 30)))
+    _create(file, (1, ROW), [DEFLATE, DEFLATE]).id.write_direct_chunk((0, 0), zlib.compress(bomb(8 << 30)))
 
 
 def _packed_beside_a_checksum(file: h5py.File) -> None:

@@ -17,10 +17,11 @@ import torch
 
 import presave
 from etl.commands import main
-from presave.files import checksum_bytes, checksum_file
+from presave.files import checksum_file
 from presave.manifest_file import MANIFEST_NAME
 from tests.torture.conftest import HowMany, Tally
 from tests.torture.hostile import attempt, refusal
+from tests.torture.mutated_stores import with_checksum
 
 RECORDS = [{"x": np.arange(3) + number} for number in range(5)]
 MAPPED = ["npy", "hdf5", "safetensors", "torch"]
@@ -47,8 +48,7 @@ def _forge(store: Path, change: Callable[[dict[str, Any]], object] | None = None
         content["shards"][0]["files"][0] |= {"nbytes": file.stat().st_size, "xxh3_128": checksum_file(file)}
     else:
         change(content)
-    content["checksum"] = checksum_bytes(json.dumps(content, indent=1).encode())
-    path.write_text(json.dumps(content, indent=1))
+    path.write_bytes(with_checksum(json.dumps(content, indent=1).encode()))
     return store
 
 

@@ -6,14 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.torture.conftest import HowMany, Tally
 from tests.torture.interrupted import KINDS
-
-if TYPE_CHECKING:
-    from conftest import HowMany, Tally
 
 
 @pytest.mark.parametrize("kind", KINDS)

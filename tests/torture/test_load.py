@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import subprocess
@@ -10,18 +11,15 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import combinations
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import etl
 import presave
 from tests.leftovers import Leftovers
-from tests.torture.reading import read_all
+from tests.torture.conftest import HowMany, Tally
 from tests.worker_processes import Made
-
-if TYPE_CHECKING:
-    from conftest import HowMany, Tally
 
 MAX_SLOPE = 0.001
 # Of a few epochs, in which a single page more is as much as that an epoch.
@@ -92,6 +90,20 @@ def test_many_iterators_at_once(how_many: HowMany, tally: Tally) -> None:
         go_through_at_once(how_many(32, 4))
         before.assert_the_same()
         tally(f"{ITERATORS} iterators at once", "the bytes of the plain ones, nothing left")
+
+
+def read_all(path: Path, seed: int, times: int) -> tuple[int, set[str]]:
+    """How many records were read, one by one and gathered, in shuffled orders, and the digests of the whole."""
+    digests, read = set(), 0
+    with presave.open_store(path) as store:
+        for turn in range(times):
+            order = np.random.default_rng([seed, turn]).permutation(len(store))
+            gathered = store.gather(order)["features"]
+            for row, number in enumerate(order.tolist()):
+                assert np.array_equal(store[number]["features"], gathered[row]), f"record {number} of {path}"
+            digests.add(hashlib.sha256(gathered[np.argsort(order)].tobytes()).hexdigest())
+            read += 2 * len(order)
+    return read, digests
 
 
 def test_a_store_is_read_by_many_processes_while_another_is_written_beside_it(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -21,9 +21,7 @@ import torch
 
 from tests.torture import rank_training as training
 from tests.torture.attempts import PROCESSES
-
-if TYPE_CHECKING:
-    from conftest import Tally
+from tests.torture.conftest import Tally
 
 # Attempts with `--torture`; otherwise one of each test.
 ATTEMPTS = {"lost_rank": 45, "restarted": 25, "ended_program": 30}

@@ -1,19 +1,18 @@
-"""Stopped after any batch and restored in a new process, from JSON in a file: the rest is the same to the bit."""
+"""Stopped after any batch and restored in a new process, from JSON: the rest is the same to the bit."""
 
 from __future__ import annotations
 
 import json
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.torture.restored import AHEAD, Restorer, draw_how
+from tests.torture.conftest import HowMany, Tally
+from tests.torture.harness import Server
+from tests.torture.restored import AHEAD, draw_how, rest
 from tests.torture.restoring import RECORDS, digests, make_iterator
-
-if TYPE_CHECKING:
-    from conftest import HowMany, Tally
 
 PROCESSES = 20  # of so many tries one is with worker processes, which have to start
 
@@ -29,7 +28,7 @@ def draw_place(data: st.DataObject, most: int) -> int:
 
 
 def test_the_rest_is_the_same_in_a_new_process(
-    restorer: Restorer, stores: dict[str, str], how_many: HowMany, tally: Tally
+    restorer: Server, stores: dict[str, str], how_many: HowMany, tally: Tally
 ) -> None:
     @settings(deadline=None, max_examples=how_many(25, 1000), database=None, derandomize=True)
     @given(st.data())
@@ -46,14 +45,14 @@ def test_the_rest_is_the_same_in_a_new_process(
             list(islice(running, taken))
             state = json.loads(json.dumps(iterator.state_dict()))
             left = as_json(running)
-        assert restorer.rest({**how, "ahead": AHEAD[loaded_by]}, state, epochs + 1) == left
+        assert rest(restorer, {**how, "ahead": AHEAD[loaded_by]}, state, epochs + 1) == left
         tally(f"resumed in a new process, saved by {saved_by}, restored by {loaded_by}", "the same to the bit")
 
     resume()
 
 
 def test_saved_with_some_ranks_and_restored_with_others_every_record_comes_once(
-    restorer: Restorer, stores: dict[str, str], how_many: HowMany, tally: Tally
+    restorer: Server, stores: dict[str, str], how_many: HowMany, tally: Tally
 ) -> None:
     @settings(deadline=None, max_examples=how_many(10, 300), database=None, derandomize=True)
     @given(st.data())
@@ -75,7 +74,9 @@ def test_saved_with_some_ranks_and_restored_with_others_every_record_comes_once(
         if states[0]["epoch"] == 0:
             for rank in range(after):
                 new = {**how, "batch_size": batch_size_after, "world_size": after, "rank": rank}
-                seen += [number for _, numbers, _ in restorer.rest(new, states[rank % before], 1) for number in numbers]
+                seen += [
+                    number for _, numbers, _ in rest(restorer, new, states[rank % before], 1) for number in numbers
+                ]
         assert sorted(seen) == list(range(RECORDS))
         tally(f"saved with {before} ranks, restored with {after}", "every record once")
 

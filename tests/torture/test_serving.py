@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import etl
-
-if TYPE_CHECKING:
-    from conftest import HowMany, Tally
+from tests.torture.conftest import HowMany, Tally
 
 CALLERS, WIDTHS, MOST_RECORDS, WRONG_SHARE = 64, (1, 3, 8), 4, 0.001
 LIMIT_SECONDS = 3600.0

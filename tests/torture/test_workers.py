@@ -12,7 +12,6 @@ from contextlib import suppress
 from itertools import chain, islice
 from multiprocessing import active_children, forkserver
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -20,10 +19,8 @@ import pytest
 import etl
 from etl.stages.stage import AnyStage
 from tests.leftovers import Leftovers
+from tests.torture.conftest import HowMany, Tally
 from tests.unlucky_records import Files, Unlucky, slowly
-
-if TYPE_CHECKING:
-    from conftest import HowMany, Tally
 
 POSITIONS = {"first": 0, "middle": 2, "last": 4}
 # Also what a healthy batch on a busy machine has.

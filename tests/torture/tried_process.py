@@ -1,14 +1,10 @@
-"""Runs as a program: forks a child for each try, in which the file system fails or the process is killed.
-
-A fork of a process that has imported and used all it needs takes milliseconds. Requests and answers are lines of JSON.
-"""
+"""Runs as a program: forks a child for each try, in which the file system fails or the process is killed."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import io
-import json
 import os
 import resource
 import shutil
@@ -21,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ import presave
 from etl.commands import compare, main
 from tests import comparison_reports
 from tests.torture.failing_files import all_below
+from tests.torture.harness import fork, serve
 
 ACTIONS = {"count": 1, "kill": 2, "fail": 3, "full": 4}
 COUNT = 60
@@ -109,27 +107,13 @@ def warm_up() -> None:
 
 def attempt(request: dict[str, Any]) -> dict[str, Any]:
     """Run one task in a child; what came of it."""
-    reading, writing = os.pipe()
     started = time.perf_counter()
-    child = os.fork()
-    if child == 0:
-        os.setpgid(0, 0)
-        answer = _run(request)
-        os.write(writing, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writing)
-    if "delay" in request:
-        time.sleep(request["delay"])
-        os.kill(child, signal.SIGKILL)
-    status = _wait(child, started)
-    os.set_blocking(reading, False)
-    with os.fdopen(reading, "rb") as file:
-        answered = file.read()
-    if status is None:
+    ended = fork(partial(_run, request), LIMIT_SECONDS, request.get("delay"))
+    if ended.status is None:
         return {"outcome": "hung"}
-    if os.WIFSIGNALED(status):
-        return {"outcome": "killed", "signal": os.WTERMSIG(status)}
-    return {**json.loads(answered), "seconds": time.perf_counter() - started}
+    if ended.status < 0:
+        return {"outcome": "killed", "signal": -ended.status}
+    return {**ended.returned, "seconds": time.perf_counter() - started}
 
 
 def attempt_on_small_disk(request: dict[str, Any]) -> dict[str, Any]:
@@ -154,17 +138,6 @@ def _contents(folder: Path) -> dict[str, str | None]:
     return {name: None if content is None else content.hex() for name, content in all_below(folder).items()}
 
 
-def _wait(child: int, started: float) -> int | None:
-    while time.perf_counter() - started < LIMIT_SECONDS:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status
-        time.sleep(0.001)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
-
-
 def _run(request: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any]
     if "largest" in request:
@@ -184,10 +157,8 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch and HDF5 speak there of what fails
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     presave.write(SOURCE, Records(), shard_nbytes=SHARD_NBYTES).close()
     warm_up()
-    print(json.dumps("ready"), flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        print(json.dumps(attempt_on_small_disk(request) if "disk" in request else attempt(request)), flush=True)
+    serve(lambda request: attempt_on_small_disk(request) if "disk" in request else attempt(request))
