@@ -82,6 +82,10 @@ def test_nothing_imports_the_measuring_process_and_measuring_imports_nothing_els
     assert all(each.startswith("etl.measuring") for imported in measuring.values() for each in imported)
 
 
+def test_what_presave_and_etl_share_is_one_file() -> None:
+    assert (ROOT / "presave" / "resources.py").samefile(ROOT / "etl" / "runtime" / "resources.py")
+
+
 def test_a_circle_within_a_function_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, text in (("one", "from .two import x"), ("two", "def f():\n    from a import one")):
         (tmp_path / f"{name}.py").write_text(text)

@@ -17,6 +17,7 @@ import presave
 from tests.presave.records import bytes_of
 from tests.shared_handles import Buffer, pixels
 
+dask = pytest.importorskip("dask", reason="the cluster extra is not installed")
 distributed = pytest.importorskip("distributed", reason="the cluster extra is not installed")
 
 # joblib's own backend for Dask still has a method that joblib deprecates.
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:`apply_async` is deprecated:Depr
 RECORDS, SHARD_RECORDS = 48, 4
 WORKERS = 2
 LIMIT_SECONDS = 60
+# Another program may have a cluster with its dashboard, too.
+ANY_PORT = {"dashboard_address": "127.0.0.1:0"}
 
 
 class AwkwardError(Exception):
@@ -85,9 +88,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The client of two processes with one thread each; those that die are restarted."""
     folder = tmp_path_factory.mktemp("cluster")
     with (
-        distributed.LocalCluster(
-            WORKERS, threads_per_worker=1, dashboard_address=None, local_directory=folder
-        ) as cluster,
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"}),  # on a busy machine, too
+        distributed.LocalCluster(WORKERS, threads_per_worker=1, local_directory=folder, **ANY_PORT) as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
@@ -178,7 +180,7 @@ def test_records_that_are_not_thread_safe_are_read_by_one_thread_of_a_worker_wit
             return {"image": image, "label": label}
 
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=4, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(1, threads_per_worker=4, processes=False, **ANY_PORT) as cluster,
         distributed.Client(cluster),
         joblib.parallel_config(backend="dask"),
         presave.write(tmp_path / "s", Pixels(), jobs=-1, shard_nbytes=3 * 264) as store,

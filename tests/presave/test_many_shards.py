@@ -14,10 +14,10 @@ import presave
 from presave.shard_formats import hdf5
 from tests.few_descriptors import few_descriptors
 
-RECORDS = [{"x": np.full(4, index), "y": index, "r": np.ones(1 + index % 3)} for index in range(90)]
+RECORDS = [{"x": np.full(4, index), "y": index, "r": np.ones(1 + index % 3)} for index in range(150)]
 # As many shards as records, but for pickle.
 SETTINGS: dict[str, Any] = {"shard_nbytes": 1, "ragged": ["r"]}
-LEFT = 60
+LEFT = 120
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("npy", {}),
     ("hdf5", {}),
@@ -57,11 +57,11 @@ def test_several_stores_of_compressed_shards_share_the_descriptors(tmp_path: Pat
         for number in range(4):
             options = {"compression": "gzip"}
             stores.append(
-                presave.write(tmp_path / f"{number}", RECORDS[:40], format="hdf5", options=options, **SETTINGS)
+                presave.write(tmp_path / f"{number}", RECORDS[:60], format="hdf5", options=options, **SETTINGS)
             )
         for _ in range(2):
             for store in stores:
-                assert store.gather(range(40), {"y": None})["y"].tolist() == list(range(40))
+                assert store.gather(range(60), {"y": None})["y"].tolist() == list(range(60))
     for store in stores:
         store.close()
 

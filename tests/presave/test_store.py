@@ -23,7 +23,7 @@ COUNT = 140
 RECORDS = [{"x": np.full((3, 5), i, np.int16), "label": i, "r": np.full((i % 4, 2), i, np.int16)} for i in range(COUNT)]
 # Of its arrays: the values, and for each ragged value its end and shape.
 NEEDED_NBYTES = sum(record["x"].nbytes + 8 + record["r"].nbytes + 8 + 2 * 8 for record in RECORDS)
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 180
 
 
 def _write(folder: Path, format: str) -> Path:

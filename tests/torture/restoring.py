@@ -24,6 +24,8 @@ from presave.mapped_rows import COMPILED
 from tests.torture.harness import fork, serve
 
 RECORDS = 37
+# Worker processes may have to be started.
+LIMIT_SECONDS = 600
 
 
 class Numbered:
@@ -110,4 +112,4 @@ def restore(saved: dict[str, Any]) -> list[tuple[int, list[int], str]]:
 
 if __name__ == "__main__":
     COMPILED.wait()  # once, for all that are forked
-    serve(lambda saved: fork(partial(restore, saved)).returned)
+    serve(lambda saved: fork(partial(restore, saved), LIMIT_SECONDS).returned)
