@@ -13,13 +13,7 @@ from presave.shard_formats.pickle import Pickle
 from presave.shard_formats.safetensors import Safetensors
 from presave.shard_formats.torch import Torch
 
-FORMATS: dict[str, Format] = {
-    "npy": Npy(),
-    "hdf5": Hdf5(),
-    "pickle": Pickle(),
-    "torch": Torch(),
-    "safetensors": Safetensors(),
-}
+FORMATS: dict[str, Format] = {each.name: each for each in (Npy(), Hdf5(), Pickle(), Torch(), Safetensors())}
 
 
 def formats() -> tuple[str, ...]:
