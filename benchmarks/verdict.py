@@ -7,8 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from benchmarks.measuring.statistics import Interval, Outcome, signed_rank_interval
-from benchmarks.measuring.turns import Pairs
+from benchmarks.measuring.statistics import Interval, Outcome, ratio_interval
+from benchmarks.measuring.turn_rounds import Pairs
 from benchmarks.measuring.values import JsonValues
 
 # A change must be larger than this.
@@ -28,10 +28,8 @@ class Verdict(JsonValues):
     ----------
     a, b : float
         Medians, in seconds.
-    ratio, low, high : float
-        B over A, and the ends of its interval; 0 and infinity if there are too few pairs for an interval.
-    pairs : int
-        Pairs of processes.
+    change : Interval
+        B over A, of all pairs of processes.
     outcome : Outcome
         The conclusion.
     log_ratios : list of float
@@ -40,20 +38,22 @@ class Verdict(JsonValues):
 
     a: float
     b: float
-    ratio: float
-    low: float
-    high: float
-    pairs: int
+    change: Interval
     outcome: Outcome
     log_ratios: list[float] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> tuple[float, float | None, float | None]:
+        """B over A, and the ends of its interval."""
+        return self.change.estimate, self.change.low, self.change.high
 
     def as_dict(self) -> dict[str, Any]:
         """Return all but the medians, as JSON values; a missing end of the interval is None."""
         return {
-            "ratio": self.ratio,
-            "low": self.low if self.low > 0 else None,
-            "high": self.high if math.isfinite(self.high) else None,
-            "pairs": self.pairs,
+            "ratio": self.change.estimate,
+            "low": self.change.low,
+            "high": self.change.high,
+            "pairs": self.change.count,
             "verdict": self.outcome.value,
             "log_ratios": self.log_ratios,
         }
@@ -89,7 +89,5 @@ def judge(
     a, b : float
         Medians, in seconds.
     """
-    low, middle, high = signed_rank_interval(log_ratios, confidence)
-    ratio, low, high = math.exp(middle), math.exp(low), math.exp(high)
-    outcome = Interval(ratio, low, high, len(log_ratios)).outcome(equivalence_margin)
-    return Verdict(a, b, ratio, low, high, len(log_ratios), outcome, list(log_ratios))
+    change = ratio_interval([math.exp(each) for each in log_ratios], confidence)
+    return Verdict(a, b, change, change.outcome(equivalence_margin), list(log_ratios))

@@ -21,7 +21,7 @@ from benchmarks.cells import FORMATS, STAGES, chosen_profile
 from benchmarks.compare_commits import commits
 from benchmarks.compare_commits import commits_table as commits_table
 from benchmarks.console import wide_console
-from benchmarks.measuring.statistics import Outcome
+from benchmarks.measuring.statistics import Interval, Outcome
 from benchmarks.peers import peer_table as peers_table
 from benchmarks.peers.peer_results import collect
 from benchmarks.peers.rows import PRESAVED, ROWS
@@ -173,7 +173,8 @@ def _examine() -> Examination:
 
 
 def _verdict(ratio: float) -> Verdict:
-    return Verdict(0.01234, 0.01234 * ratio, ratio, ratio - 0.02, ratio + 0.02, 15, Outcome.SLOWER)
+    change = Interval(ratio, ratio - 0.02, ratio + 0.02, 15)
+    return Verdict(0.01234, 0.01234 * ratio, change, Outcome.SLOWER)
 
 
 def _load(folder: str, batch_size: int, threads: int) -> list[tuple[object, object]]:

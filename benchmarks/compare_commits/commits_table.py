@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,12 +34,12 @@ def show(
             NAMES[metric],
             f"{each.a * 1e3:,.2f}",
             f"{each.b * 1e3:,.2f}",
-            *(percent(ratio) for ratio in (each.ratio, each.low, each.high)),
+            *map(percent, each.ratios),
             each.outcome.value,
             style=STYLES[each.outcome],
         )
     print_table(table, console, keys=2, first=("change", "from", "to", "B is"))
-    count = min(each.pairs for each in verdicts.values())
+    count = min(each.change.count for each in verdicts.values())
     say(
         f"{count} pairs of processes for each metric, in {seconds:.0f} s; intervals of {CONFIDENCE:.2%}.\n"
         f"Changes under {equivalence_margin * 100:.3g}% cannot be told from noise on this machine: a metric is slower "
@@ -91,6 +90,6 @@ def as_json(a: Commit, b: Commit, verdicts: Mapping[Key, Verdict], equivalence_m
     }
 
 
-def percent(ratio: float) -> str:
+def percent(ratio: float | None) -> str:
     """Format a factor as a change: 1.05 is +5.0%."""
-    return f"{(ratio - 1) * 100:+.1f}%" if 0 < ratio < math.inf else "?"
+    return "?" if ratio is None else f"{ratio - 1:+.1%}"

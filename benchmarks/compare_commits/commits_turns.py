@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import random
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from benchmarks.compare_commits.commits import Commit
 from benchmarks.compare_commits.commits_worker import ETL, MAX_EPOCHS, METRICS, TURN_SECONDS, WALL, WORKS, overlaps
 from benchmarks.console import Progress
 from benchmarks.measuring.layout import ENVIRONMENT, draw_environment
-from benchmarks.measuring.processes import MeasurementError, Server
-from benchmarks.measuring.same_work import DoneWork, check_same_work
-from benchmarks.measuring.turns import Pairs, take_blocks
+from benchmarks.measuring.processes import Server
+from benchmarks.measuring.turn_rounds import Arm, Contest, Pairs, TurnRounds, Turns, cpus_of_round
+from benchmarks.measuring.turns import OpenedArm
 from benchmarks.servers import start_server
 
 # Fewer pairs give no interval of the confidence that `verdict.py` asks for.
@@ -59,104 +53,73 @@ def take_turns(
         If one of the commits cannot be measured.
     """
     began = time.monotonic()
-    pairs = {(strategy, metric): Pairs() for strategy in strategies for metric in METRICS}
+    arms = [(0, a), (1, b)]  # two servers, even if they are one commit
     epochs: dict[Key, int] = {}
-    rounds = 0
-    longest = 0.0
-    while time.monotonic() - began + longest < (seconds if rounds >= MIN_ROUNDS else MAX_SECONDS):
-        started = time.monotonic()
-        with ExitStack() as stack:
-            arms = [stack.enter_context(open_arm(commit, strategies, hash_seed=rounds)) for commit in (a, b)]
-            for arm in arms:
-                arm.wait_until_ready()
-            for strategy in random.Random(rounds).sample(strategies, len(strategies)):
-                _take_turns_at(strategy, arms, rounds, pairs, epochs)
-        rounds += 1
-        longest = max(longest, time.monotonic() - started)
-        progress(min(1.0, rounds / MIN_ROUNDS, (time.monotonic() - began) / seconds))
+
+    def contest(strategy: str, number: int) -> Contest:
+        one, other = (
+            Arm(arm, {"strategy": strategy, "slower": arm[1].slower}, f"{strategy} of {arm[1]}") for arm in arms
+        )
+        return Contest(one, {str(b): other}, lambda opened: turns_of(strategy, number, opened, epochs))
+
+    with tempfile.TemporaryDirectory() as stores:
+        rounds = TurnRounds(
+            strategies, contest, lambda arm, number: start_commit(arm[1], strategies, stores, number), arms
+        )
+        longest = 0.0
+        while time.monotonic() - began + longest < (seconds if rounds.finished >= MIN_ROUNDS else MAX_SECONDS):
+            started = time.monotonic()
+            rounds.take_round()
+            longest = max(longest, time.monotonic() - started)
+            progress(min(1.0, rounds.finished / MIN_ROUNDS, (time.monotonic() - began) / seconds))
     progress(1.0)
-    return pairs
+    return {
+        (strategy, metric): Pairs([each.pairs[0].blocks[metric] for each in rounds.samples[strategy].values()])
+        for strategy in strategies
+        for metric in METRICS
+    }
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One of two commits that are compared, and its server."""
+def turns_of(strategy: str, number: int, opened: OpenedArm, epochs: dict[Key, int]) -> Mapping[str, Turns]:
+    """Return the turns of a pair by metric.
 
-    commit: Commit
-    server: Server
+    Parameters
+    ----------
+    epochs : dict of Key to int
+        Epochs of a turn: equally many for both commits, in all pairs. The first pair decides, and they are added here.
+    """
+    for metric, seconds in opened.seconds.items():
+        epochs.setdefault((strategy, metric), min(MAX_EPOCHS, max(1, round(TURN_SECONDS / seconds))))
+    return {
+        metric: Turns(
+            {
+                "metric": metric,
+                "epochs": epochs[strategy, metric],
+                "cpus": cpus_of_round(number, 2 if overlaps(strategy, metric) else 1),
+            },
+            PAIR_SECONDS[metric],
+            MIN_BLOCKS,
+        )
+        for metric in METRICS
+    }
 
-    def wait_until_ready(self) -> None:
-        """Wait until the server has imported everything and written its stores.
 
-        Raises
-        ------
-        MeasurementError
-            If it imported the packages from another folder.
-        """
-        for package, folder in self.server.wait_until_ready().items():
-            if Path(folder).resolve() != self.commit.folder.resolve():
-                raise MeasurementError(
-                    f"{self.server.name} imported {package} from {folder}, not from {self.commit.folder}"
-                )
-
-
-@contextmanager
-def open_arm(commit: Commit, strategies: Sequence[str], hash_seed: int) -> Iterator[Arm]:
-    """Start the server of a commit; its stores are deleted when the context ends.
+def start_commit(commit: Commit, strategies: Sequence[str], stores: str, number: int) -> Server:
+    """Start the server of a commit.
 
     Parameters
     ----------
     strategies : sequence of str
         Keys of `WORKS`, whose stores it writes.
+    stores : str
+        Where it makes a folder for them.
     """
-    with (
-        tempfile.TemporaryDirectory() as stores,
-        start_server(
-            f"commit {commit}",
-            "compare_commits.commits_worker:prepare",
-            {"folder": stores, "strategies": list(strategies)},
-            packages=commit.folder,
-            hash_seed=hash_seed,
-            environment={**ENVIRONMENT, **draw_environment()},
-            timeout=TIMEOUT_SECONDS,
-        ) as server,
-    ):
-        yield Arm(commit, server)
-
-
-def _take_turns_at(
-    strategy: str, arms: list[Arm], number: int, pairs: Mapping[Key, Pairs], epochs: dict[Key, int]
-) -> None:
-    """Take the turns for all metrics of a strategy, in a fresh process of either commit."""
-    for arm in arms:
-        arm.server.send({"strategy": strategy, "slower": arm.commit.slower})
-    ready = [arm.server.receive() for arm in arms]
-    one, other = (DoneWork(each["samples"], each["digest"]) for each in ready)
-    check_same_work(f"{strategy} of {arms[0].commit}", one, str(arms[1].commit), other)
-    for metric in METRICS:
-        # A turn has equally many epochs for both commits, in all pairs.
-        if (strategy, metric) not in epochs:
-            fits = TURN_SECONDS / ready[0]["seconds"][metric]
-            epochs[strategy, metric] = min(MAX_EPOCHS, max(1, round(fits)))
-        request = {
-            "metric": metric,
-            "epochs": epochs[strategy, metric],
-            "cpus": _cpus(number, overlaps(strategy, metric)),
-        }
-
-        def take(arm: int, request: dict[str, Any] = request) -> float:
-            return float(arms[arm].server.ask(request)["seconds"])
-
-        pairs[strategy, metric].blocks.append(take_blocks(take, number, PAIR_SECONDS[metric], MIN_BLOCKS))
-    for each in arms:
-        each.server.end_session()
-
-
-def _cpus(number: int, several: bool) -> list[int]:
-    """Return the CPU of a turn, and a second one if loading and compute overlap (`several`).
-
-    The CPU changes every two rounds, so that each arm is the first one once on every CPU.
-    """
-    available = sorted(os.sched_getaffinity(0))
-    first = available[number // 2 % len(available)]
-    return [first, *[cpu for cpu in available if cpu != first][:1]] if several else [first]
+    return start_server(
+        f"commit {commit}",
+        "compare_commits.commits_worker:prepare",
+        {"folder": tempfile.mkdtemp(dir=stores), "strategies": list(strategies), "packages": str(commit.folder)},
+        packages=commit.folder,
+        hash_seed=number,
+        environment={**ENVIRONMENT, **draw_environment()},
+        timeout=TIMEOUT_SECONDS,
+    )

@@ -1,15 +1,14 @@
 """The measuring process of one commit: its work, and how it handles requests.
 
-The first request is `{"folder": ..., "strategies": [...]}`: the process writes the stores that these strategies read.
-A request `{"strategy", "slower"}` opens a session in a forked process, which answers with what it loaded and how long
-that took. Each further request `{"metric", "epochs", "cpus"}` is a turn.
+The first request is `{"folder": ..., "strategies": [...], "packages": ...}`: the process writes the stores that these
+strategies read. A request `{"strategy", "slower"}` opens a session in a forked process, which answers with an
+`OpenedArm`. Each further request `{"metric", "epochs", "cpus"}` is a turn.
 
 Epochs are short, so that a turn of one commit is a moment away from that of the other.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,13 +21,15 @@ from typing import Any
 import numpy as np
 
 import etl
+import presave
 from benchmarks.cells import Cell
 from benchmarks.datasets import find_photographs
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.layout import draw_gaps
+from benchmarks.measuring.same_work import DoneWork
 from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
-from benchmarks.measuring.turns import seconds_of, settle_on
+from benchmarks.measuring.turns import OpenedArm, seconds_of, settle_on
 from benchmarks.servers import load_kernels
 from benchmarks.workload import Data, make_iterator, make_pipeline, write_store
 
@@ -67,7 +68,10 @@ def overlaps(strategy: str, metric: str) -> bool:
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
-    """Load the kernels, write the stores, and answer with the folders that the packages come from."""
+    """Load the kernels and write the stores; raise `ImportError` if a package comes from another folder."""
+    for package in (etl, presave):
+        if (found := Path(package.__path__[0]).resolve().parent) != Path(request["packages"]).resolve():
+            raise ImportError(f"it imported {package.__name__} from {found}, not from {request['packages']}")
     load_kernels()
     data = {name: make_data(WORKS[name], Path(request["folder"])) for name in request["strategies"]}
 
@@ -77,7 +81,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
         with _turns(WORKS[name].cell, data[name], request["slower"]) as turns:
             yield turns
 
-    return {"etl": str(_package_folder("etl")), "presave": str(_package_folder("presave"))}, open_session
+    return {}, open_session
 
 
 @contextmanager
@@ -104,7 +108,7 @@ def _turns(cell: Cell, data: Data, slower: float) -> Iterator[tuple[Answer, Turn
             del gaps
             return {"seconds": seconds / epochs}
 
-        yield {"digest": digest.hexdigest(), "samples": samples, "seconds": seconds}, turn
+        yield OpenedArm(DoneWork(samples, digest.hexdigest()), seconds).to_json(), turn
 
 
 class SlowLoader:
@@ -170,10 +174,3 @@ def make_data(work: CommitWork, folder: Path) -> Data:
         write_store(path, source, make_pipeline(data), work.cell.presave_format, work.cell.presave_stage)
         data.stores[work.cell.store] = str(path)
     return data
-
-
-def _package_folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise ImportError(f"no package {package}")
-    return Path(spec.origin).parent.parent

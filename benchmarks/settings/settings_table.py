@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -50,7 +49,7 @@ def show(measured: Mapping[Key, SettingPairs], seconds: float, console: Console)
             value,
             f"{each.a * 1e3:,.1f}",
             f"{each.b * 1e3:,.1f}",
-            *(f"{ratio:.3g}" if 0 < ratio < math.inf else "?" for ratio in (each.ratio, each.low, each.high)),
+            *("?" if ratio is None else f"{ratio:.3g}" for ratio in each.ratios),
             _memory(measured[axis, workload, value]),
             WORDS[each.outcome],
             style=STYLES[each.outcome],

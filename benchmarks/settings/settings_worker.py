@@ -1,10 +1,10 @@
 """The measuring process in which settings are tried: its workloads, and how it handles requests.
 
 The first request is `{"data": ..., "allocator": ...}`. A request `{"workload", "setting", "cpus"}` opens a session in a
-forked process, which answers with the memory that it took and the result of an epoch. Each further request
-`{"seconds": ...}` is a turn: epochs for about this long.
+forked process, which answers with an `OpenedArm`. Each further request `{"seconds": ...}` is a turn: epochs for about
+this long.
 
-The result of an epoch is the same under all settings, except for other dtypes, whose arithmetic differs.
+The result of an epoch, its score, is the same under all settings, except for other dtypes, whose arithmetic differs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from benchmarks.cells import BACKENDS, Cell
 from benchmarks.measuring.arrays import touch
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.process_tree import PeakMemory
+from benchmarks.measuring.same_work import DoneWork
 from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
-from benchmarks.measuring.turns import seconds_of, settle_on
+from benchmarks.measuring.turns import OpenedArm, seconds_of, settle_on
 from benchmarks.servers import import_everything
 from benchmarks.settings.setting import DEFAULT, Setting, on_backend
 from benchmarks.workload import SEED, CellCompute, Data, make_iterator, make_pipeline, open_source
@@ -93,7 +94,8 @@ def _turns(workload: SettingWork, setting: Setting, data: Data, is_one_thread: b
             etl.runtime.batch_boundary()  # a window of the collector does not include the wait
             return {"seconds": seconds_of(lambda: [epoch() for _ in range(epochs)], is_one_thread) / epochs}
 
-        yield {"memory": _taken(peak, before, workload.backend), "result": result}, turn
+        memory = _taken(peak, before, workload.backend)
+        yield OpenedArm(DoneWork(score=result), {"epoch": seconds}, memory).to_json(), turn
 
 
 def _taken(peak: PeakMemory, before: PeakMemory, backend: str) -> int:

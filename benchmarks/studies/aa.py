@@ -160,7 +160,7 @@ def conclusions(study: Study, equivalence_margin: float) -> list[str]:
     lines = []
     same = study.of(SAME)
     if same:
-        band = max(abs(each.ratio - 1) for comparison in same for each in comparison.verdicts.values())
+        band = max(abs(each.change.estimate - 1) for comparison in same for each in comparison.verdicts.values())
         lines.append(
             f"No estimate of the same commit was off by more than {band:.1%}; changes under {equivalence_margin:.1%} "
             "count as none."
@@ -197,8 +197,8 @@ def expected_ratio(study: Study, key: Key, slower: float) -> float | None:
     clock, twice = study.of(CLOCK), study.of(TWICE)
     if not (clock and twice) or overlaps(*key):
         return None
-    least = clock[0].verdicts[key].ratio
-    return least + slower * (twice[0].verdicts[key].ratio - least) / TWICE
+    least = clock[0].verdicts[key].change.estimate
+    return least + slower * (twice[0].verdicts[key].change.estimate - least) / TWICE
 
 
 def _metrics(study: Study) -> Table:
@@ -217,7 +217,7 @@ def _metrics(study: Study) -> Table:
 def _cell(study: Study, key: Key, slower: float) -> str:
     comparisons = study.of(slower)
     found = detections(comparisons, key, CHANGES if slower == SAME else (Outcome.SLOWER,))
-    ratios = [each.verdicts[key].ratio for each in comparisons]
+    ratios = [each.verdicts[key].change.estimate for each in comparisons]
     if slower == SAME:
         return f"{found} of {len(comparisons)}; {percent(min(ratios))} to {percent(max(ratios))}"
     true = expected_ratio(study, key, slower)

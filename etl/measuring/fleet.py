@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -96,6 +97,21 @@ class Fleet:
             If one fails. The first failure is raised, with its rank; the others are killed, since they may wait for it.
         """
         return self._all([partial(self._sample, each, name, one, timeout) for each, one in enumerate(requests)])
+
+    @contextmanager
+    def session(self, request: Request) -> Iterator[tuple[Answer, Callable[[Request], Answer]]]:
+        """Open a session of the first server; yield its answer, and a function that asks the session further requests.
+
+        If anything is raised in this context, that server is ended: the session may be in the middle of an answer.
+        """
+        self.wait_until_ready()
+        server = self._started(0)
+        try:
+            yield server.ask(request), server.ask
+            server.end_session()
+        except BaseException:
+            self.end_servers()
+            raise
 
     def end_servers(self) -> None:
         """End all servers. The next sample starts others."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from .values import JsonValues
+
 # Several threads, and a GPU, add in another order. On one thread of a CPU equal work gives equal scores, to the bit.
 SCORE_TOLERANCE = 1e-2
 
@@ -14,7 +16,7 @@ class DifferentWork(RuntimeError):  # noqa: N818 - names the condition
 
 
 @dataclass(frozen=True)
-class DoneWork:
+class DoneWork(JsonValues):
     """The work of an epoch; None for what is unknown, or may differ.
 
     Attributes

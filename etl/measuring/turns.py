@@ -1,60 +1,37 @@
-"""Alternating turns: two arms take turns of milliseconds, A B B A, so that noise of the machine affects both alike."""
+"""A turn, in the process that takes it: an arm works for milliseconds, and the time without the CPU is not counted."""
 
 from __future__ import annotations
 
-import math
 import os
-import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-# The order of A (0) and B (1); every second pair of processes begins with B. A steady drift cancels.
-BLOCKS = ((0, 1, 1, 0), (1, 0, 0, 1))
+from .same_work import DoneWork
+from .values import JsonValues
+
 # `seconds_of` reads twice how long the thread has waited. Both readings together usually take a tenth of this.
 MAX_READING_SECONDS = 0.0005
 
-# Seconds of A, and of B, in one block of turns: geometric means.
-Block = tuple[float, float]
 
+@dataclass(frozen=True)
+class OpenedArm(JsonValues):
+    """The answer of a session of an arm, before its turns.
 
-@dataclass
-class Pairs:
-    """Blocks of turns for one metric, one list for each pair of fresh processes."""
-
-    blocks: list[list[Block]] = field(default_factory=list)
-
-    @property
-    def log_ratios(self) -> list[float]:
-        """Median of log(B / A) over the blocks of each pair of processes."""
-        return [statistics.median(math.log(b / a) for a, b in pair) for pair in self.blocks]
-
-    @property
-    def medians(self) -> Block:
-        """Median seconds of A and of B over all blocks."""
-        every = [block for pair in self.blocks for block in pair]
-        return statistics.median(a for a, _ in every), statistics.median(b for _, b in every)
-
-
-def take_blocks(take: Callable[[int], float], number: int, seconds: float, min_blocks: int) -> list[Block]:
-    """Take the blocks of turns of one pair of processes.
-
-    Parameters
+    Attributes
     ----------
-    take : callable
-        Takes a turn of A (0) or B (1), and returns its seconds.
-    min_blocks : int
-        Blocks to take even if there is no time for them.
+    work : DoneWork
+        The work of one epoch.
+    seconds : mapping of str to float
+        Seconds of an epoch, by metric.
+    memory : int
+        Bytes of memory at the peak, above those of the process before; 0 if it was not looked at.
     """
-    blocks: list[Block] = []
-    until = time.monotonic() + seconds
-    while len(blocks) < min_blocks or time.monotonic() < until:
-        turns: tuple[list[float], list[float]] = ([], [])
-        for arm in BLOCKS[number % 2]:
-            turns[arm].append(take(arm))
-        blocks.append((statistics.geometric_mean(turns[0]), statistics.geometric_mean(turns[1])))
-    return blocks
+
+    work: DoneWork
+    seconds: Mapping[str, float]
+    memory: int = 0
 
 
 def seconds_of(run: Callable[[], object], is_one_thread: bool) -> float:

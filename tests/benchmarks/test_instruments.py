@@ -11,12 +11,13 @@ import pytest
 
 from benchmarks.cells import Cell, Profile
 from benchmarks.compare_commits.commits import Commit, extract
-from benchmarks.compare_commits.commits_turns import open_arm
+from benchmarks.compare_commits.commits_turns import start_commit
 from benchmarks.compare_commits.commits_worker import ETL, PHOTOGRAPHS
 from benchmarks.datasets import DATA_VARIABLE, find_photographs
 from benchmarks.measure import CellConditions, CellServer, cpus_of_cells
 from benchmarks.measuring.instruments import current_instruments
 from benchmarks.measuring.processes import MeasurementError, Server
+from benchmarks.measuring.turns import OpenedArm
 from benchmarks.workload import make_data
 from tests.scratch import ROOT, make_scratch
 
@@ -76,12 +77,12 @@ def test_a_cell_of_a_commit_is_measured_with_the_instruments_of_the_working_tree
 
 def test_a_turn_of_a_commit_is_measured_with_the_instruments_of_the_working_tree(commit: Commit, note: Path) -> None:
     find_photographs(PHOTOGRAPHS)
-    with open_arm(commit, ["raw"], hash_seed=0) as arm:
-        arm.wait_until_ready()
-        opened = arm.server.ask({"strategy": "raw", "slower": 0.0})
-        turn = arm.server.ask({"metric": ETL, "epochs": 1, "cpus": sorted(os.sched_getaffinity(0))[:1]})
+    with start_commit(commit, ["raw"], str(note.parent), number=0) as server:
+        server.wait_until_ready()
+        opened = OpenedArm.from_json(server.ask({"strategy": "raw", "slower": 0.0}))
+        turn = server.ask({"metric": ETL, "epochs": 1, "cpus": sorted(os.sched_getaffinity(0))[:1]})
     assert note.read_text() == str(commit.folder / "etl/__init__.py")
-    assert min(*opened["seconds"].values(), turn["seconds"]) > SECONDS
+    assert min(*opened.seconds.values(), turn["seconds"]) > SECONDS
 
 
 def test_a_server_with_the_instruments_of_a_commit_is_refused(commit: Commit) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes.util
 import importlib
 import io
 import json
@@ -20,18 +20,20 @@ import etl
 from benchmarks.cells import PROFILE_VARIABLE
 from benchmarks.journal import JOURNAL_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
-from benchmarks.measuring.same_work import DifferentWork, check_same_work
+from benchmarks.measuring.same_work import DifferentWork, DoneWork
+from benchmarks.measuring.turns import OpenedArm
 from benchmarks.settings import __main__ as command
 from benchmarks.settings import setting as settings
 from benchmarks.settings import settings_turns as turns
 from benchmarks.settings import suites
 from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Setting, SettingAxis, on_backend, unsupported_reason
 from benchmarks.settings.settings_table import WORDS, as_json, judge_settings, show
-from benchmarks.settings.settings_turns import SettingPairs, SettingResult, done_work, keys, memory_ratios, take_turns
+from benchmarks.settings.settings_turns import SettingPairs, keys, memory_ratios, take_turns
 from benchmarks.settings.settings_worker import WORKLOADS
 
 MISSING = sorted(set(settings.ALLOCATORS) - set(settings.ALLOCATORS_HERE))
-PAIR_SECONDS = 0.01
+# An allocator whose library is missing: the dynamic linker warns and continues.
+UNKNOWN = "nothing"
 
 
 def measured(ratio: float, memory: tuple[int, int] = (100, 200), rounds: int = 12) -> SettingPairs:
@@ -46,12 +48,25 @@ def shown(results: dict[Any, SettingPairs]) -> str:
     return text.getvalue()
 
 
-@pytest.fixture
-def axes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, SettingAxis]]:
-    """Axes to be filled, in place of those that take minutes."""
-    own: dict[str, SettingAxis] = {}
-    monkeypatch.setattr(turns, "AXES", own)
-    return own
+class FakeServer:
+    """A server in this process: every turn takes as many seconds as its round has a number, from 1."""
+
+    is_ready = can_fork = True
+
+    def __init__(self, number: int, opened: list[Any]) -> None:
+        self.number = number
+        self.opened = opened
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "setting" not in request:
+            return {"seconds": self.number + 1.0}
+        self.opened.append((request["workload"], self.number))
+        return OpenedArm(DoneWork(), {}, memory=self.number + 10).to_json()
+
+    def end_session(self) -> None:
+        pass
+
+    close = end_session
 
 
 @pytest.mark.parametrize("name", AXES)
@@ -77,96 +92,96 @@ def test_what_a_commit_lacks_is_reported_and_not_tried(monkeypatch: pytest.Monke
     monkeypatch.delattr(etl.runtime, "batch_boundary")
     assert "no batch boundaries" in unsupported_reason(Setting())
     monkeypatch.setattr(turns, "start_server", None)
-    assert all(each.missing and not each.blocks for each in take_turns(["heap"], 1, PAIR_SECONDS).values())
+    monkeypatch.setattr(turns, "make_data", lambda *_: None)
+    assert all(each.missing and not each.blocks for each in take_turns(["heap"], 1, 0.0).values())
 
 
 def test_complete_rounds_are_not_measured_again_after_an_interruption(
-    axes: dict[str, SettingAxis], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    axes["heap"] = SettingAxis((DEFAULT, "retain"), ("one", "other"))
+    monkeypatch.setattr(turns, "AXES", {"heap": SettingAxis((DEFAULT, "retain"), ("one", "other"))})
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(turns, "make_data", lambda *_: None)
-    monkeypatch.setattr(turns, "_Arms", lambda _: SimpleNamespace(in_round=lambda _: contextlib.nullcontext()))
-    rounds: list[tuple[str, int]] = []
+    monkeypatch.setattr(turns, "make_data", lambda *_: SimpleNamespace(to_json=dict))
+    opened: list[tuple[str, int]] = []
 
-    def measure(_: Any, values: list[Any], number: int, seconds: float) -> list[SettingResult]:
-        if stop_at == (len(rounds), number):
+    def start(*_: Any, hash_seed: int, **__: Any) -> FakeServer:
+        return FakeServer(hash_seed, opened)
+
+    def interrupt(done: float) -> None:
+        if done == 5 / 8:
             raise KeyboardInterrupt
-        rounds.append((values[0][1], number))
-        return [SettingResult(key[2], [(1.0, float(number))], [1, 2]) for key in values]
 
-    monkeypatch.setattr(turns, "_at_workload", measure)
-    stop_at = (5, 2)
+    monkeypatch.setattr(turns, "start_server", start)
     with pytest.raises(KeyboardInterrupt):
-        take_turns(["heap"], 4, PAIR_SECONDS)
-    stop_at = (-1, -1)
-    measured = take_turns(["heap"], 4, PAIR_SECONDS)
-    # Two rounds were complete; the workload of the third that was measured is measured again.
-    assert [number for _, number in rounds] == [0, 0, 1, 1, 2, 2, 2, 3, 3]
+        take_turns(["heap"], 4, 0.0, interrupt)
+    shares: list[float] = []
+    measured = take_turns(["heap"], 4, 0.0, shares.append)
+    # Two rounds were complete; the workload of the third that was measured is measured again. Each opens the default
+    # once, and its two values.
+    assert [number for _, number in opened] == [0] * 6 + [1] * 6 + [2] * 9 + [3] * 6
+    assert shares == [5 / 8, 6 / 8, 7 / 8, 1.0]
     assert len(measured) == 4
     for each in measured.values():
-        assert each.blocks == [[(1.0, 0.0)], [(1.0, 1.0)], [(1.0, 2.0)], [(1.0, 3.0)]]
-        assert each.memory == [(1, 2)] * 4
+        assert each.blocks == [[(pytest.approx(seconds), pytest.approx(seconds))] for seconds in (1.0, 2.0, 3.0, 4.0)]
+        assert each.memory == [(memory, memory) for memory in (10, 11, 12, 13)]
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[dict[turns.Key, SettingPairs]]:
+    """Settings that were measured in turns: some that work, and some that fail."""
+    find_library = ctypes.util.find_library
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ctypes.util, "find_library", lambda name: None if name == UNKNOWN else find_library(name))
+        axes = {
+            "heap": SettingAxis((DEFAULT, "preallocate:300MB", "limit:1"), ("new batches",)),
+            "dtype": SettingAxis(("float64",), ("product, cpu",)),
+            "allocator": SettingAxis((*settings.ALLOCATORS_HERE, UNKNOWN), ("new batches",)),
+        }
+        patch.setattr(turns, "AXES", axes)
+        yield take_turns(axes, 1, 0.0)
 
 
 @pytest.mark.slow
-def test_settings_are_measured_in_turns_with_the_memory_that_they_take(axes: dict[str, SettingAxis]) -> None:
-    axes["heap"] = SettingAxis((DEFAULT, "preallocate:300MB", "limit:1"), ("new batches",))
-    axes["dtype"] = SettingAxis(("float64",), ("product, cpu",))
-    shares: list[float] = []
-    results = take_turns(axes, 1, PAIR_SECONDS, shares.append)
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
-    # A setting that fails is shown with the reason, and the others are measured.
-    failed = results.pop(("heap", "new batches", "limit:1"))
-    assert "bytes of data already" in failed.failure
-    assert not failed.blocks
-    assert "bytes of data already" in shown({("heap", "new batches", "limit:1"): failed, **results})
-    for each in results.values():
-        assert len(each.blocks) == len(each.memory) == 1
-        assert all(math.isfinite(ratio) for ratio in each.log_ratios)
-    taken = dict(results["heap", "new batches", "preallocate:300MB"].memory)
-    assert all(under >= 300e6 > base for base, under in taken.items())
-    doubled = results["dtype", "product, cpu", "float64"].memory
-    assert all(under > base for base, under in doubled)
-
-
-@pytest.mark.slow
-def test_an_allocator_that_was_not_loaded_is_no_result(
-    axes: dict[str, SettingAxis], monkeypatch: pytest.MonkeyPatch
+def test_settings_are_measured_in_turns_with_the_memory_that_they_take(
+    real: dict[turns.Key, SettingPairs],
 ) -> None:
-    axes["allocator"] = SettingAxis(("jemalloc",), ("new batches",))
-    # The dynamic linker warns and continues.
-    monkeypatch.setattr(turns.ctypes.util, "find_library", lambda name: "libnothing.so.0")
-    results = take_turns(axes, 1, PAIR_SECONDS)
-    assert "the allocator jemalloc is not in this process" in results["allocator", "new batches", "jemalloc"].failure
+    measured = [each for each in real.values() if not each.reason]
+    assert all(len(each.blocks) == len(each.memory) == len(each.log_ratios) == 1 for each in measured)
+    assert {value for (_, _, value), each in real.items() if each.reason} == {"limit:1", UNKNOWN}
+    assert all(under >= 300e6 > base for base, under in real["heap", "new batches", "preallocate:300MB"].memory)
+    assert all(under > base for base, under in real["dtype", "product, cpu", "float64"].memory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        (("heap", "new batches", "limit:1"), "bytes of data already"),
+        (("allocator", "new batches", UNKNOWN), f"the allocator {UNKNOWN} is not in this process"),
+    ],
+)
+def test_a_setting_that_fails_is_shown_with_the_reason(
+    real: dict[turns.Key, SettingPairs], key: turns.Key, reason: str
+) -> None:
+    assert reason in real[key].failure
+    assert not real[key].blocks
+    assert reason in shown(real)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
-def test_every_allocator_is_in_force_if_it_is_installed(axes: dict[str, SettingAxis]) -> None:
-    axes["allocator"] = SettingAxis(settings.ALLOCATORS, ("new batches",))
-    results = take_turns(axes, 1, PAIR_SECONDS)
+def test_every_allocator_is_in_force_if_it_is_installed(real: dict[turns.Key, SettingPairs]) -> None:
     for name in settings.ALLOCATORS:
-        assert results["allocator", "new batches", name].failure == ""
-        assert len(results["allocator", "new batches", name].blocks) == 1
+        assert real["allocator", "new batches", name].failure == ""
 
 
-def test_another_result_is_refused_unless_the_dtype_differs() -> None:
-    def check(setting: Setting, found: float) -> None:
-        done, expected = (done_work(setting, Setting(), {"result": each}) for each in (found, 1.0))
-        check_same_work("decoding with heap retain", done, "the default", expected)
-
-    check(Setting(heap="retain"), 1.0001)
-    check(Setting(dtype="float64"), 2.0)
-    with pytest.raises(DifferentWork, match=r"the score is 2\.0 in decoding with heap retain and 1\.0 in the default"):
-        check(Setting(heap="retain"), 2.0)
-
-
-def test_an_error_of_the_default_is_raised(axes: dict[str, SettingAxis]) -> None:
-    axes["heap"] = SettingAxis((DEFAULT,), ("no such workload",))
-    with pytest.raises(MeasurementError, match="the default cannot be measured"):
-        take_turns(axes, 1, PAIR_SECONDS)
+def test_only_another_dtype_may_give_another_result() -> None:
+    for name, axis in AXES.items():
+        contest = turns.contest(name, axis.workloads[0], axis.values, 0.0, 0)
+        assert contest.keeps_failures
+        assert {value for value, arm in contest.rivals.items() if not arm.does_same_work} == (
+            set(axis.values) - {DEFAULT} if name == "dtype" else set()
+        )
 
 
 @pytest.mark.parametrize(
@@ -239,7 +254,6 @@ def test_every_value_of_every_suite_is_one_that_is_measured() -> None:
     assert asked == every
 
 
-@pytest.mark.slow
 def test_the_command_measures_what_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
