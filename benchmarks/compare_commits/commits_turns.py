@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from benchmarks.compare_commits.commits import Commit
 from benchmarks.compare_commits.commits_worker import ETL, MAX_EPOCHS, METRICS, TURN_SECONDS, WALL, WORKS, overlaps
 from benchmarks.console import Progress
 from benchmarks.measuring.layout import ENVIRONMENT, draw_environment
-from benchmarks.measuring.processes import Server
-from benchmarks.measuring.turn_rounds import Arm, Contest, Pairs, TurnRounds, Turns, cpus_of_round
+from benchmarks.measuring.processes import MeasurementError, Server
+from benchmarks.measuring.turn_rounds import Arm, Pair, Pairs, TurnRounds, Turns, cpus_of_round
 from benchmarks.measuring.turns import OpenedArm
 from benchmarks.servers import start_server
 
@@ -53,18 +53,28 @@ def take_turns(
         If one of the commits cannot be measured.
     """
     began = time.monotonic()
-    arms = [(0, a), (1, b)]  # two servers, even if they are one commit
+    # Epochs of a turn: equally many for both commits, in all pairs. The first pair decides.
     epochs: dict[Key, int] = {}
 
-    def contest(strategy: str, number: int) -> Contest:
+    def pair(strategy: str, number: int) -> Pair:
+        def turns(opened: OpenedArm) -> dict[str, Turns]:
+            for metric, epoch in opened.seconds.items():
+                epochs.setdefault((strategy, metric), min(MAX_EPOCHS, max(1, round(TURN_SECONDS / epoch))))
+            return {metric: turns_of(strategy, metric, epochs[strategy, metric], number) for metric in METRICS}
+
+        # Two servers, even if they are one commit.
         one, other = (
-            Arm(arm, {"strategy": strategy, "slower": arm[1].slower}, f"{strategy} of {arm[1]}") for arm in arms
+            Arm(server, {"strategy": strategy, "slower": commit.slower}, f"{strategy} of {commit}")
+            for server, commit in (((0, a), a), ((1, b), b))
         )
-        return Contest(one, {str(b): other}, lambda opened: turns_of(strategy, number, opened, epochs))
+        return Pair(one, other, turns)
 
     with tempfile.TemporaryDirectory() as stores:
         rounds = TurnRounds(
-            strategies, contest, lambda arm, number: start_commit(arm[1], strategies, stores, number), arms
+            strategies,
+            pair,
+            lambda server, number: start_commit(server[1], strategies, stores, number),
+            on_failure=_raise,
         )
         longest = 0.0
         while time.monotonic() - began + longest < (seconds if rounds.finished >= MIN_ROUNDS else MAX_SECONDS):
@@ -74,34 +84,16 @@ def take_turns(
             progress(min(1.0, rounds.finished / MIN_ROUNDS, (time.monotonic() - began) / seconds))
     progress(1.0)
     return {
-        (strategy, metric): Pairs([each.pairs[0].blocks[metric] for each in rounds.samples[strategy].values()])
+        (strategy, metric): Pairs([each.blocks[metric] for each in rounds.samples[strategy].values()])
         for strategy in strategies
         for metric in METRICS
     }
 
 
-def turns_of(strategy: str, number: int, opened: OpenedArm, epochs: dict[Key, int]) -> Mapping[str, Turns]:
-    """Return the turns of a pair by metric.
-
-    Parameters
-    ----------
-    epochs : dict of Key to int
-        Epochs of a turn: equally many for both commits, in all pairs. The first pair decides, and they are added here.
-    """
-    for metric, seconds in opened.seconds.items():
-        epochs.setdefault((strategy, metric), min(MAX_EPOCHS, max(1, round(TURN_SECONDS / seconds))))
-    return {
-        metric: Turns(
-            {
-                "metric": metric,
-                "epochs": epochs[strategy, metric],
-                "cpus": cpus_of_round(number, 2 if overlaps(strategy, metric) else 1),
-            },
-            PAIR_SECONDS[metric],
-            MIN_BLOCKS,
-        )
-        for metric in METRICS
-    }
+def turns_of(strategy: str, metric: str, epochs: int, number: int) -> Turns:
+    """Return the turns of a pair in one metric, of so many epochs each, in the round with this number."""
+    cpus = cpus_of_round(number, 2 if overlaps(strategy, metric) else 1)
+    return Turns({"metric": metric, "epochs": epochs, "cpus": cpus}, PAIR_SECONDS[metric], MIN_BLOCKS)
 
 
 def start_commit(commit: Commit, strategies: Sequence[str], stores: str, number: int) -> Server:
@@ -123,3 +115,7 @@ def start_commit(commit: Commit, strategies: Sequence[str], stores: str, number:
         environment={**ENVIRONMENT, **draw_environment()},
         timeout=TIMEOUT_SECONDS,
     )
+
+
+def _raise(_: object, error: MeasurementError) -> None:
+    raise error

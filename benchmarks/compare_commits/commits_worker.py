@@ -10,7 +10,7 @@ Epochs are short, so that a turn of one commit is a moment away from that of the
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -74,24 +74,18 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
             raise ImportError(f"it imported {package.__name__} from {found}, not from {request['packages']}")
     load_kernels()
     data = {name: make_data(WORKS[name], Path(request["folder"])) for name in request["strategies"]}
-
-    @contextmanager
-    def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
-        name = request["strategy"]
-        with _turns(WORKS[name].cell, data[name], request["slower"]) as turns:
-            yield turns
-
-    return {}, open_session
+    return {}, partial(_open_session, data)
 
 
 @contextmanager
-def _turns(cell: Cell, data: Data, slower: float) -> Iterator[tuple[Answer, Turn]]:
+def _open_session(data: Mapping[str, Data], request: Request) -> Iterator[tuple[Answer, Turn]]:
+    cell, slower = WORKS[request["strategy"]].cell, request["slower"]
     wrap = partial(SlowLoader, share=slower) if slower else None
     # Without this, pages are given back and mapped again in every step, at a cost that varies between processes.
     with (
         etl.runtime.HeapPolicy("retain"),
         etl.runtime.ThreadPolicy(COMPUTE_THREADS),
-        make_iterator(cell, data, wrap) as iterator,
+        make_iterator(cell, data[request["strategy"]], wrap) as iterator,
     ):
         layer = Layer()
         digest = BatchDigest()

@@ -14,19 +14,10 @@ from benchmarks.cells import Profile
 from benchmarks.console import Progress
 from benchmarks.journal import Kind, by_variant, open_rounds
 from benchmarks.measuring.layout import draw_environment
-from benchmarks.measuring.processes import Server
-from benchmarks.measuring.turn_rounds import (
-    Arm,
-    Contest,
-    ContestTurns,
-    Pairs,
-    PairTurns,
-    TurnRounds,
-    Turns,
-    cpus_of_round,
-)
+from benchmarks.measuring.processes import MeasurementError, Server
+from benchmarks.measuring.turn_rounds import Arm, Pair, Pairs, PairTurns, TurnRounds, Turns, cpus_of_round
 from benchmarks.servers import start_server
-from benchmarks.settings.setting import AXES, DEFAULT, Setting, unsupported_reason
+from benchmarks.settings.setting import AXES, DEFAULT, unsupported_reason
 from benchmarks.workload import Data, make_data
 
 # One batch of photographs: epochs are short, so that a turn of one arm is a moment away from that of the other.
@@ -34,8 +25,6 @@ SAMPLES, IMAGE_SIZE = 32, 64
 TIMEOUT_SECONDS = 120.0
 # Workloads of rare events are measured this many times as long, so that enough events occur.
 RARE_FACTOR = 4
-# Servers, as their names and allocators: that of the default, and that of all settings but allocators.
-BASE, SETTING = ("the default", DEFAULT), ("the setting", DEFAULT)
 # The only metric.
 TIME = "epoch"
 # Field of `Setting`, workload, value.
@@ -77,8 +66,7 @@ class SettingPairs(Pairs):
         return [math.log(sum(b for _, b in pair) / sum(a for a, _ in pair)) for pair in self.blocks]
 
 
-# Keys are an axis with a workload, and a round.
-JOURNAL: Kind[tuple[tuple[str, str], int], ContestTurns] = Kind("settings", tuple[tuple[str, str], int], ContestTurns)
+JOURNAL: Kind[tuple[Key, int], PairTurns] = Kind("settings", tuple[Key, int], PairTurns)
 
 
 def keys(axes: Iterable[str]) -> list[Key]:
@@ -98,7 +86,7 @@ def take_turns(
     axes : iterable of str
         Keys of `AXES`, all of whose values are measured on all of their workloads.
     progress : Progress
-        Called after each workload.
+        Called after each pair.
 
     Raises
     ------
@@ -107,66 +95,69 @@ def take_turns(
     MeasurementError
         If the default cannot be measured. If a setting fails, its result has the reason.
     """
-    measured = {
-        key: SettingPairs(
-            missing=unsupported_reason(AXES[key[0]].at(key[0], key[2])),
-            is_of_rare_events=AXES[key[0]].is_of_rare_events,
-        )
-        for key in keys(axes)
-    }
-    values: dict[tuple[str, str], list[str]] = {}
-    for (axis, workload, value), each in measured.items():
-        if not each.reason:
-            values.setdefault((axis, workload), []).append(value)
+    missing = {key: unsupported_reason(AXES[key[0]].at(key[0], key[2])) for key in keys(axes)}
+    wanted = [key for key, reason in missing.items() if not reason]
     profile = Profile("settings", SAMPLES, IMAGE_SIZE, rounds, seconds, grid=False)
-    with tempfile.TemporaryDirectory() as folder, open_rounds(JOURNAL, [*values], profile, [*measured]) as journal:
+    with tempfile.TemporaryDirectory() as folder, open_rounds(JOURNAL, wanted, profile) as journal:
         data = make_data(profile, Path(folder))
 
-        def note(key: tuple[tuple[str, str], int], result: ContestTurns) -> None:
-            journal.note(key, result)
-            progress(len(journal.results) / len(values) / rounds)
+        def note(key: tuple[Key, int], turns: PairTurns) -> None:
+            journal.note(key, turns)
+            progress(len(journal.results) / len(wanted) / rounds)
 
-        TurnRounds(
-            values,
-            lambda key, number: contest(*key, values[key], seconds, number),
+        def note_failure(key: Key, error: MeasurementError) -> None:
+            if key[2] == DEFAULT:  # there is nothing to compare with
+                raise error
+            journal.note_failure((key, 0))
+
+        taken = TurnRounds(
+            wanted,
+            lambda key, number: pair_of(*key, seconds, number),
             partial(start_server_of, data),
-            [BASE, SETTING],
             taken=by_variant(journal.results),
             note=note,
-        ).run(rounds)
-        for (key, _), result in journal.results.items():
-            for pair in result.pairs:
-                _add(measured[(*key, pair.rival)], pair)
-    return measured
+            on_failure=note_failure,
+        )
+        taken.run(rounds)
+    progress(1.0)
+    return {
+        key: SettingPairs(
+            [each.blocks[TIME] for each in taken.samples.get(key, {}).values()],
+            [each.memory for each in taken.samples.get(key, {}).values()],
+            reason,
+            taken.failed.get(key, ""),
+            AXES[key[0]].is_of_rare_events,
+        )
+        for key, reason in missing.items()
+    }
 
 
-def contest(name: str, workload: str, values: Iterable[str], seconds: float, number: int) -> Contest:
-    """Return the contest of some values of an axis with the default.
+def pair_of(name: str, workload: str, value: str, seconds: float, number: int) -> Pair:
+    """Return the pair of the default and the value of an axis.
 
     Parameters
     ----------
-    name, workload : str
-        The axis, and one of its workloads.
+    name, workload, value : str
+        The `Key`.
     seconds : float
         Time of turns for each pair.
     number : int
         Number of the round.
     """
     axis = AXES[name]
+    base, setting = axis.base, axis.at(name, value)
     cpus = cpus_of_round(number, 1 if axis.is_on_one_cpu else None)
     turns = Turns({"seconds": axis.turn_seconds}, seconds * (RARE_FACTOR if axis.is_of_rare_events else 1))
-
-    def arm(server: tuple[str, str], setting: Setting, label: str) -> Arm:
-        request = {"workload": workload, "cpus": cpus, "setting": setting.to_json()}
-        # In another dtype the arithmetic differs.
-        return Arm(server, request, label, does_same_work=setting.dtype == axis.base.dtype)
-
-    rivals = {}
-    for value in values:
-        setting = axis.at(name, value)
-        server = SETTING if setting.allocator == DEFAULT else (f"the allocator {setting.allocator}", setting.allocator)
-        rivals[value] = arm(server, setting, f"{workload} with {name} {value}")
-    return Contest(arm(BASE, axis.base, "the default"), rivals, lambda _: {TIME: turns}, keeps_failures=True)
+    server = "the setting" if setting.allocator == DEFAULT else f"the allocator {setting.allocator}"
+    one, other = (
+        Arm((role, each.allocator), {"workload": workload, "cpus": cpus, "setting": each.to_json()}, label)
+        for role, each, label in (
+            ("the default", base, "the default"),
+            (server, setting, f"{workload} with {name} {value}"),
+        )
+    )
+    # In another dtype the arithmetic differs.
+    return Pair(one, other, lambda _: {TIME: turns}, is_same_work=setting.dtype == base.dtype)
 
 
 def start_server_of(data: Data, server: tuple[str, str], number: int) -> Server:
@@ -196,13 +187,3 @@ def start_server_of(data: Data, server: tuple[str, str], number: int) -> Server:
 def memory_ratios(each: SettingPairs) -> list[float]:
     """Return the bytes under the setting over those of the default, for each pair."""
     return [other / base for base, other in each.memory]
-
-
-def _add(pairs: SettingPairs, turns: PairTurns) -> None:
-    """Add the turns of one round to those of the same setting."""
-    if turns.failure:
-        pairs.failure = turns.failure
-        return
-    pairs.blocks.append(turns.blocks[TIME])
-    a, b = turns.memory
-    pairs.memory.append((a, b))

@@ -56,21 +56,14 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Import everything; raise `RuntimeError` if the allocator was not loaded."""
     _check_allocator(request["allocator"])
     import_everything()
-    data = Data.from_json(request["data"])
-
-    @contextmanager
-    def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
-        settle_on(request["cpus"])
-        is_one_thread = len(request["cpus"]) == 1
-        workload = WORKLOADS[request["workload"]]
-        with _turns(workload, Setting.from_json(request["setting"]), data, is_one_thread) as turns:
-            yield turns
-
-    return {}, open_session
+    return {}, partial(_open_session, Data.from_json(request["data"]))
 
 
 @contextmanager
-def _turns(workload: SettingWork, setting: Setting, data: Data, is_one_thread: bool) -> Iterator[tuple[Answer, Turn]]:
+def _open_session(data: Data, request: Request) -> Iterator[tuple[Answer, Turn]]:
+    settle_on(request["cpus"])
+    is_one_thread = len(request["cpus"]) == 1
+    workload, setting = WORKLOADS[request["workload"]], Setting.from_json(request["setting"])
     warm_up(setting, data, workload.backend)
     before = PeakMemory()
     before.look()

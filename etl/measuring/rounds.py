@@ -86,6 +86,8 @@ class Rounds(Generic[Variant, Sample]):
         Called with a variant and the number of the round before each sample.
     on_failure : callable or None
         Called with a variant and the error that it failed with.
+    note : callable or None
+        Called with a variant and the number of the round, as a tuple, and the sample that was taken.
 
     Attributes
     ----------
@@ -111,11 +113,13 @@ class Rounds(Generic[Variant, Sample]):
         begin: Callable[[int], AbstractContextManager[object]] | None = None,
         progress: Callable[[Variant, int], None] | None = None,
         on_failure: Callable[[Variant, MeasurementError], None] | None = None,
+        note: Callable[[tuple[Variant, int], Sample], None] | None = None,
     ) -> None:
         self._take = take
-        self._begin = begin or _begin_nothing
-        self._progress = progress or _show_nothing
-        self._on_failure = on_failure or _show_nothing
+        self._begin = begin or contextlib.nullcontext
+        self._progress = progress or _do_nothing
+        self._on_failure = on_failure or _do_nothing
+        self._note = note or _do_nothing
         self.seed = draw_seed() if seed is None else seed
         self.samples: dict[Variant, dict[int, Sample]] = {each: dict((taken or {}).get(each, {})) for each in variants}
         self.places: dict[Variant, dict[int, SamplePlace]] = {each: {} for each in self.samples}
@@ -149,11 +153,13 @@ class Rounds(Generic[Variant, Sample]):
                 position = sum(number in samples for samples in self.samples.values())
                 self.places[variant][number] = SamplePlace(position, time.time())
                 try:
-                    self.samples[variant][number] = self._take(variant, number)
+                    sample = self.samples[variant][number] = self._take(variant, number)
                 except MeasurementError as error:
                     del self.places[variant][number]
                     self.failed[variant] = str(error)
                     self._on_failure(variant, error)
+                    continue
+                self._note((variant, number), sample)
         self.finished += 1
 
     def drop_unfinished(self) -> None:
@@ -163,9 +169,5 @@ class Rounds(Generic[Variant, Sample]):
             self.places[variant].pop(self.finished, None)
 
 
-def _begin_nothing(number: int) -> AbstractContextManager[object]:  # noqa: ARG001
-    return contextlib.nullcontext()
-
-
-def _show_nothing(variant: object, detail: object) -> None:
+def _do_nothing(variant: object, detail: object) -> None:
     pass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .fleet import Fleet
-from .processes import MeasurementError, Server
+from .processes import Server
 from .rounds import Rounds, Variant
 from .same_work import check_same_work
 from .server import Answer, Request
@@ -56,15 +55,12 @@ class Arm:
     request : Request
         Opens a session, whose first answer is an `OpenedArm`, and each further one has the "seconds" of a turn.
     label : str
-        Its name, with that of its work, in the error if it does other work than the base.
-    does_same_work : bool
-        False if its work may differ.
+        Its name in the error if two arms do different work.
     """
 
     server: Hashable
     request: Request
     label: str
-    does_same_work: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,132 +83,83 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class Contest:
-    """Arms that do the same work, each in turns with the same process of the base.
+class Pair:
+    """Two arms, A and B, that take turns.
 
     Attributes
     ----------
-    base : Arm
-        A of every pair.
-    rivals : mapping of str to Arm
-        B of each pair.
+    a, b : Arm
+        The arms.
     turns : callable
-        Called with what the base answered; returns the turns of each metric.
-    keeps_failures : bool
-        True if a rival that fails is a result, too; otherwise its error is raised, as that of the base always is.
+        Called with what A answered when it was opened; returns the turns by metric.
+    is_same_work : bool
+        False if B may do other work than A.
     """
 
-    base: Arm
-    rivals: Mapping[str, Arm]
+    a: Arm
+    b: Arm
     turns: Callable[[OpenedArm], Mapping[str, Turns]]
-    keeps_failures: bool = False
+    is_same_work: bool = True
 
 
 @dataclass(frozen=True)
 class PairTurns(JsonValues):
-    """A rival and the base in one pair of processes.
+    """The blocks of turns of a pair of processes by metric, and the bytes that A and B took."""
 
-    Attributes
-    ----------
-    rival : str
-        Key of `Contest.rivals`.
-    blocks : mapping of str to list of (float, float)
-        Blocks of turns, by metric.
-    memory : list of int
-        Bytes that the base and the rival took.
-    failure : str
-        Why measuring failed; empty if it did not.
-    """
-
-    rival: str
     blocks: Mapping[str, list[Block]]
-    memory: list[int]
-    failure: str = ""
+    memory: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class ContestTurns(JsonValues):
-    """All pairs of a contest in one round."""
-
-    pairs: list[PairTurns]
-
-
-class TurnRounds(Rounds[Variant, ContestTurns]):
-    """Rounds of contests. Every round has servers of its own, and so every pair a memory layout of its own.
+class TurnRounds(Rounds[Variant, PairTurns]):
+    """Rounds of pairs. Every round has servers of its own, and so every pair a memory layout of its own.
 
     Parameters
     ----------
-    contests : iterable
-        Names of the contests.
-    contest : callable
-        Called with a name and the number of the round; returns the contest.
+    variants : iterable
+        Names of the pairs.
+    pair : callable
+        Called with a name and the number of the round; returns the pair.
     start : callable
         Called with the `Arm.server` and the number of the round; starts that server.
-    servers : iterable
-        The `Arm.server` of those that start with the round, at the same time; others start when they are needed.
-    taken : mapping, optional
-        Results by name and round, of an earlier call.
-    note : callable, optional
-        Called with name and round, and the result.
+    **options
+        As `Rounds` takes them.
     """
 
     def __init__(
         self,
-        contests: Iterable[Variant],
-        contest: Callable[[Variant, int], Contest],
+        variants: Iterable[Variant],
+        pair: Callable[[Variant, int], Pair],
         start: Callable[[Any, int], Server],
-        servers: Iterable[Hashable],
-        *,
-        taken: Mapping[Variant, Mapping[int, ContestTurns]] | None = None,
-        note: Callable[[tuple[Variant, int], ContestTurns], object] = lambda *_: None,
+        **options: Any,
     ) -> None:
-        super().__init__(contests, self._take_contest, taken=taken, begin=self._in_round, on_failure=_raise)
-        self._contest = contest
+        super().__init__(variants, self._take_turns, begin=self._in_round, **options)
+        self._pair = pair
         self._start = start
-        self._servers = list(servers)
-        self._note = note
         self._fleets: dict[Hashable, Fleet] = {}
 
     @contextmanager
-    def _in_round(self, number: int) -> Iterator[None]:
+    def _in_round(self, _: int) -> Iterator[None]:
         try:
-            for start in (Fleet.begin, Fleet.wait_until_ready):
-                for server in self._servers:
-                    start(self._fleet(server, number))
             yield
         finally:
             while self._fleets:
                 self._fleets.popitem()[1].end_servers()
 
+    def _take_turns(self, variant: Variant, number: int) -> PairTurns:
+        pair = self._pair(variant, number)
+        fleets = [self._fleet(each.server, number) for each in (pair.a, pair.b)]
+        for start in (Fleet.begin, Fleet.wait_until_ready):  # both import at the same time
+            for each in fleets:
+                start(each)
+        with fleets[0].session(pair.a.request) as one, fleets[1].session(pair.b.request) as other:
+            a, b = (OpenedArm.from_json(answer) for answer, _ in (one, other))
+            if pair.is_same_work:
+                check_same_work(pair.b.label, b.work, pair.a.label, a.work)
+            found = {name: take_blocks((one[1], other[1]), each, number) for name, each in pair.turns(a).items()}
+        return PairTurns(found, (a.memory, b.memory))
+
     def _fleet(self, server: Hashable, number: int) -> Fleet:
         return self._fleets.setdefault(server, Fleet(lambda _: self._start(server, number)))
-
-    def _take_contest(self, name: Variant, number: int) -> ContestTurns:
-        contest = self._contest(name, number)
-        rivals = random.Random(number).sample(list(contest.rivals), len(contest.rivals))
-        with self._fleet(contest.base.server, number).session(contest.base.request) as base:
-            result = ContestTurns([self._take_pair(contest, base, each, number) for each in rivals])
-        self._note((name, number), result)
-        return result
-
-    def _take_pair(
-        self, contest: Contest, base: tuple[Answer, Callable[[Request], Answer]], name: str, number: int
-    ) -> PairTurns:
-        rival = contest.rivals[name]
-        try:
-            with self._fleet(rival.server, number).session(rival.request) as other:
-                a, b = (OpenedArm.from_json(answer) for answer, _ in (base, other))
-                if rival.does_same_work:
-                    check_same_work(rival.label, b.work, contest.base.label, a.work)
-                blocks = {
-                    metric: take_blocks((base[1], other[1]), turns, number)
-                    for metric, turns in contest.turns(a).items()
-                }
-        except MeasurementError as error:
-            if not contest.keeps_failures:
-                raise
-            return PairTurns(name, {}, [], str(error))
-        return PairTurns(name, blocks, [a.memory, b.memory])
 
 
 def take_blocks(
@@ -237,7 +184,3 @@ def cpus_of_round(number: int, count: int | None = None) -> list[int]:
     available = sorted(os.sched_getaffinity(0))
     first = number // 2 % len(available)
     return (available[first:] + available[:first])[:count]
-
-
-def _raise(_: object, error: MeasurementError) -> None:
-    raise error

@@ -8,6 +8,7 @@ import io
 import json
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,7 +109,7 @@ def test_complete_rounds_are_not_measured_again_after_an_interruption(
         return FakeServer(hash_seed, opened)
 
     def interrupt(done: float) -> None:
-        if done == 5 / 8:
+        if done == 9 / 16:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(turns, "start_server", start)
@@ -116,10 +117,9 @@ def test_complete_rounds_are_not_measured_again_after_an_interruption(
         take_turns(["heap"], 4, 0.0, interrupt)
     shares: list[float] = []
     measured = take_turns(["heap"], 4, 0.0, shares.append)
-    # Two rounds were complete; the workload of the third that was measured is measured again. Each opens the default
-    # once, and its two values.
-    assert [number for _, number in opened] == [0] * 6 + [1] * 6 + [2] * 9 + [3] * 6
-    assert shares == [5 / 8, 6 / 8, 7 / 8, 1.0]
+    # Two rounds were complete; the pair of the third that was measured is measured again. Each opens both arms.
+    assert [number for _, number in opened] == [0] * 8 + [1] * 8 + [2] * 10 + [3] * 8
+    assert shares == [*(done / 16 for done in range(9, 17)), 1.0]
     assert len(measured) == 4
     for each in measured.values():
         assert each.blocks == [[(pytest.approx(seconds), pytest.approx(seconds))] for seconds in (1.0, 2.0, 3.0, 4.0)]
@@ -176,12 +176,25 @@ def test_every_allocator_is_in_force_if_it_is_installed(real: dict[turns.Key, Se
 
 
 def test_only_another_dtype_may_give_another_result() -> None:
-    for name, axis in AXES.items():
-        contest = turns.contest(name, axis.workloads[0], axis.values, 0.0, 0)
-        assert contest.keeps_failures
-        assert {value for value, arm in contest.rivals.items() if not arm.does_same_work} == (
-            set(axis.values) - {DEFAULT} if name == "dtype" else set()
-        )
+    pairs = {key: turns.pair_of(*key, 1.0, 0) for key in keys(AXES)}
+    assert {key[::2] for key, each in pairs.items() if not each.is_same_work} == {
+        ("dtype", value) for value in AXES["dtype"].values if value != DEFAULT
+    }
+
+
+@pytest.mark.parametrize("value", [DEFAULT, "retain"])
+def test_only_a_failure_of_the_default_is_raised(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(name: str, *_: Any, hash_seed: int, **__: Any) -> FakeServer:
+        if name == "the setting":
+            raise MeasurementError("it cannot be measured")
+        return FakeServer(hash_seed, [])
+
+    monkeypatch.setattr(turns, "AXES", {"heap": SettingAxis((value,), ("one",))})
+    monkeypatch.setattr(turns, "make_data", lambda *_: SimpleNamespace(to_json=dict))
+    monkeypatch.setattr(turns, "start_server", start)
+    with pytest.raises(MeasurementError) if value == DEFAULT else nullcontext():
+        (result,) = take_turns(["heap"], 2, 0.0).values()
+        assert (result.failure, result.blocks) == ("it cannot be measured", [])
 
 
 @pytest.mark.parametrize(
