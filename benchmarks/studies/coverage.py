@@ -52,8 +52,6 @@ DELAYED = (
     "simulated:0ms",
 )
 DELAYED_RATIO = 1.1
-# A normal distribution has 95% of its mass within this many standard deviations of its mean.
-DEVIATIONS = 1.96
 SIMULATED_TABLES = 1000
 
 
@@ -140,12 +138,14 @@ def compare_once(arguments: Sequence[str]) -> Run:
 
 def describe(runs: Sequence[Run], truth: float = 1.0) -> str:
     """Return how many comparisons were wrong, the bounds of that proportion, and how wide the intervals were."""
+    from scipy import stats  # here, because every process of the comparison imports this module
+
     tables = [each.intervals for each in runs]
     tables = [each for each in tables if each and each[0].low is not None]
     if not tables:
         return f"No interval: it takes {MIN_ROUNDS} rounds."
     wrong = sum(any(_excludes(each, truth) for each in table) for table in tables)
-    low, high = wilson(wrong, len(tables))
+    bounds = stats.binomtest(wrong, len(tables)).proportion_ci(method="wilson")
     intervals = [each for table in tables for each in table]
     halves = [math.sqrt(each.width) - 1 for each in intervals]
     off = [abs(each.estimate / truth - 1) for each in intervals]
@@ -153,7 +153,7 @@ def describe(runs: Sequence[Run], truth: float = 1.0) -> str:
     rounds = statistics.median(each.count for each in intervals)
     return (
         f"{wrong} of {len(tables)} comparisons have an interval of {CONFIDENCE:.0%} that excludes {truth:g}: "
-        f"{wrong / len(tables):.1%}, between {low:.1%} and {high:.1%}.\n"
+        f"{wrong / len(tables):.1%}, between {bounds.low:.1%} and {bounds.high:.1%}.\n"
         f"Median half-width {statistics.median(halves):.1%}; median distance of the estimate from it "
         f"{statistics.median(off):.1%}, largest {max(off):.1%}; {rounds:g} rounds in {seconds:.0f} s each."
     )
@@ -211,14 +211,6 @@ METHODS: Mapping[str, Callable[[Walls], list[Interval]]] = {
     "each alone (signed-rank)": _alone,
     "Bonferroni (signed-rank)": _bonferroni,
 }
-
-
-def wilson(wrong: int, count: int) -> tuple[float, float]:
-    """Return the 95% interval of a proportion, by Wilson (1927), doi:10.1080/01621459.1927.10502953."""
-    share, squared = wrong / count, DEVIATIONS**2
-    centre = share + squared / (2 * count)
-    half = DEVIATIONS * math.sqrt(share * (1 - share) / count + squared / (4 * count**2))
-    return max(0.0, (centre - half) / (1 + squared / count)), min(1.0, (centre + half) / (1 + squared / count))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import psutil
@@ -89,33 +89,21 @@ def pause(shape: str, objects: int) -> dict[str, Any]:
     ------
     MemoryError
         If that many objects might not fit into memory.
-    RuntimeError
+    BrokenProcessPool
         If the process ended without an answer.
     """
     needed, available = objects * MAX_NBYTES_EACH, psutil.virtual_memory().available
     if needed > available:
         raise MemoryError(f"{objects:,} objects may take {needed:,} bytes, and {available:,} are available")
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        os.write(writer, json.dumps(_measure(SHAPES[shape], objects)).encode())
-        os._exit(0)  # freeing the objects one by one would take longer than making them
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
-    if not text:
-        raise RuntimeError(f"the process with {objects:,} {shape} ended without an answer")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    with ProcessPoolExecutor(1, get_context("fork")) as fresh:
+        return fresh.submit(_measure, shape, objects).result()
 
 
-def _measure(make: Callable[[int], Any], objects: int) -> dict[str, Any]:
+def _measure(shape: str, objects: int) -> dict[str, Any]:
     gc.collect()
     gc.freeze()  # the objects of the parent process
     gc.disable()
-    held = make(objects)
+    held = SHAPES[shape](objects)
     tracked = len(gc.get_objects())
     seconds = [_collection() for _ in range(REPEATS + 1)][1:]  # the first moves them to the oldest generation
     gc.freeze()

@@ -7,13 +7,11 @@ records than for few; the order of an epoch takes at most 8 bytes a record.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 import tracemalloc
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--folder", metavar="DIR", help="on the disk to write to (default: the system's for temporaries)"
     )
-    parser.add_argument("--measure", metavar="STORE", help=argparse.SUPPRESS)  # the option of the fresh processes
     options = parser.parse_args(arguments)
-    if options.measure:
-        print(json.dumps(measure(Path(options.measure))))
-        return
     table = Table(title=f"stores of 8 bytes a record, format {options.format}, median of {options.rounds} processes")
     names = (
         *("records", "shards", "seconds to write", "manifest KB", "open ms", "first gather ms", "open private KB"),
@@ -130,15 +124,8 @@ def _write(count: int, format_name: str, folder: Path) -> tuple[Path, float]:
 
 
 def _in_fresh_process(path: Path) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.studies.scale", "--measure", str(path)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        timeout=TIMEOUT_SECONDS,
-        check=True,
-    )
-    metrics: dict[str, float] = json.loads(done.stdout)
-    return metrics
+    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+        return fresh.submit(measure, path).result(TIMEOUT_SECONDS)
 
 
 if __name__ == "__main__":

@@ -108,24 +108,6 @@ class Predicted(JsonValues):
 
 
 @dataclass(frozen=True)
-class Errors(JsonValues):
-    """Errors of several predictions: their median without signs, the share within 10%, and the largest."""
-
-    count: int
-    median: float
-    share_close: float
-    largest: float
-
-    @classmethod
-    def of(cls, found: Sequence[Predicted]) -> Errors:
-        """Return the errors of `found`, which is not empty."""
-        errors = [abs(each.error) for each in found]
-        return cls(
-            len(errors), statistics.median(errors), sum(each <= CLOSE for each in errors) / len(errors), max(errors)
-        )
-
-
-@dataclass(frozen=True)
 class CaseEpoch(JsonValues):
     """An epoch of a strategy, as it was measured or predicted; `extrapolated` as in `Predicted`."""
 
@@ -356,15 +338,15 @@ def show(found: Sequence[Predicted], console: Console) -> None:
     for group, predictions in groups.items():
         if not predictions:
             continue
-        of_group = Errors.of(predictions)
-        errors.add_row(
-            group,
-            str(of_group.count),
-            f"{of_group.median:.1%}",
-            f"{of_group.share_close:.0%}",
-            f"{of_group.largest:.0%}",
-        )
+        errors.add_row(group, *describe_errors(predictions))
     print_table(errors, console)
+
+
+def describe_errors(found: Sequence[Predicted]) -> list[str]:
+    """Return the number of predictions, their median error without signs, the share within 10%, and the largest."""
+    errors = [abs(each.error) for each in found]
+    close = sum(each <= CLOSE for each in errors) / len(errors)
+    return [str(len(errors)), f"{statistics.median(errors):.1%}", f"{close:.0%}", f"{max(errors):.0%}"]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

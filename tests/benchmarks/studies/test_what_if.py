@@ -15,8 +15,8 @@ from benchmarks.studies.what_if import (
     Case,
     CaseEpoch,
     CaseResult,
-    Errors,
     Predicted,
+    describe_errors,
     held_in_page_cache,
     photograph_cases,
     predictions,
@@ -51,9 +51,7 @@ def test_errors_are_those_of_the_medians_of_all_turns() -> None:
 
 def test_the_share_within_10_percent_counts_errors_of_both_signs() -> None:
     found = [Predicted("", "", "", "", 1 + error, 1.0, 1.0, 1.0) for error in (-0.2, -0.09, 0.01, 0.3)]
-    errors = Errors.of(found)
-    assert (errors.count, errors.share_close) == (4, 0.5)
-    assert (errors.median, errors.largest) == (pytest.approx(0.145), pytest.approx(0.3))
+    assert describe_errors(found) == ["4", "14.5%", "50%", "30%"]
 
 
 def test_extrapolated_predictions_are_not_among_the_interpolated() -> None:
