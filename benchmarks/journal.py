@@ -163,14 +163,14 @@ class Journal(Generic[Key, Result]):
 
 @contextmanager
 def open_rounds(
-    kind: Kind[tuple[Variant, int], Result], variants: Sequence[Variant], profile: Profile, conditions: Any = None
+    kind: Kind[tuple[Variant, int], Result], variants: Sequence[Variant], profile: Profile
 ) -> Iterator[Journal[tuple[Variant, int], Result]]:
     """Open the journal of rounds of these variants, with the samples of complete rounds in it.
 
     Journals of another commit, profile or machine, or of other code that measures, are other files.
     """
     folder = os.environ.get(JOURNAL_VARIABLE)
-    path = None if folder is None else Path(folder) / f"{_name(kind, variants, profile, conditions)}.jsonl"
+    path = None if folder is None else Path(folder) / f"{_name(kind, variants, profile)}.jsonl"
     journal = Journal(kind, path, {"variants": len(variants), "rounds": profile.rounds})
     failed = {variant for variant, _ in journal.failed}
     complete = [
@@ -224,13 +224,13 @@ def _line(key: Any, result: JsonValues) -> str:
     return json.dumps({"key": to_json(key), "result": result.to_json()})
 
 
-def _name(kind: Kind[Any, Any], variants: Sequence[Variant], profile: Profile, conditions: Any) -> str:
+def _name(kind: Kind[Any, Any], variants: Sequence[Variant], profile: Profile) -> str:
     """Return a name that is equal only if samples can be taken over."""
     digest = xxhash.xxh3_64()
     for folder in (FOLDER, FOLDER / "measuring", FOLDER / "settings"):
         for file in sorted(folder.glob("*.py")):
             digest.update(file.read_bytes())
-    digest.update(json.dumps([to_json(replace(profile, rounds=0)), [to_json(each) for each in variants], conditions]))
+    digest.update(json.dumps([to_json(replace(profile, rounds=0)), to_json(variants)]))
     digest.update(json.dumps([os.environ.get(name) for name in ("ASV_ENV_NAME", "FAIR_ETL_CPUS")]))
     commit = os.environ.get("ASV_COMMIT", "uncommitted")[:12]
     return f"{commit}-{kind.experiment}-{profile.name}-{digest.hexdigest()}"

@@ -27,7 +27,6 @@ def start_server(
     prepare: str,
     request: dict[str, Any],
     *,
-    interpreter: str = sys.executable,
     packages: Path | None = None,
     hash_seed: int = 0,
     environment: Mapping[str, str | None] | None = None,
@@ -47,7 +46,7 @@ def start_server(
     variables = dict(environment or {})
     if packages is not None:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
-    command = [interpreter, str(ISOLATED_MAIN), "measuring.server:main", f"benchmarks.{prepare}"]
+    command = [sys.executable, str(ISOLATED_MAIN), "measuring.server:main", f"benchmarks.{prepare}"]
     return Server(name, command, request, timeout=timeout, hash_seed=hash_seed, environment=variables)
 
 

@@ -6,7 +6,6 @@ import json
 import math
 import random
 import re
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from benchmarks.compare_commits.commits_worker import METRICS, WORKS, SlowLoader
 from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.same_work import DifferentWork
-from benchmarks.measuring.statistics import Interval, Outcome, signed_rank_interval
+from benchmarks.measuring.statistics import Interval, Outcome
 from benchmarks.studies.aa import (
     CLOCK,
     METHOD_FILES,
@@ -39,7 +38,7 @@ from benchmarks.studies.aa import (
     expected_ratio,
     wanted_comparisons,
 )
-from benchmarks.verdict import CONFIDENCE, Verdict, judge
+from benchmarks.verdict import Verdict, judge
 from benchmarks.workload import make_iterator
 from tests.scratch import Scratch, make_scratch
 
@@ -187,50 +186,31 @@ def test_an_unknown_strategy_and_too_many_minutes_are_refused(
     assert reason in capsys.readouterr().err
 
 
-def noisy(ratio: float, noise: float, count: int, seed: int = 0) -> list[float]:
-    draw = random.Random(seed)
-    return [math.log(ratio) + draw.gauss(0, noise) for _ in range(count)]
-
-
 @pytest.mark.parametrize(
-    ("ratio", "outcome"),
-    [(1.05, Outcome.SLOWER), (0.95, Outcome.FASTER), (1.0, Outcome.SAME), (1.02, Outcome.OPEN), (0.98, Outcome.OPEN)],
+    ("ratio", "noise", "margin", "outcome"),
+    [
+        (1.05, 0.005, 0.02, Outcome.SLOWER),
+        (0.95, 0.005, 0.02, Outcome.FASTER),
+        (1.0, 0.005, 0.02, Outcome.SAME),
+        (1.02, 0.005, 0.02, Outcome.OPEN),
+        (0.98, 0.005, 0.02, Outcome.OPEN),
+        (1.05, 0.1, 0.02, Outcome.OPEN),
+        (1.05, 0.005, 0.08, Outcome.SAME),
+    ],
 )
 def test_a_change_is_reported_only_if_the_interval_is_outside_the_equivalence_margin(
-    ratio: float, outcome: Outcome
+    ratio: float, noise: float, margin: float, outcome: Outcome
 ) -> None:
-    judged = judge(noisy(ratio, 0.005, 20), a=1.0, b=ratio, equivalence_margin=0.02)
+    draw = random.Random(0)
+    judged = judge([math.log(ratio) + draw.gauss(0, noise) for _ in range(20)], 1.0, ratio, margin)
     assert judged.outcome is outcome
-    estimate, low, high = judged.ratios
-    assert low is not None
-    assert high is not None
-    assert low < ratio < high
-    assert estimate == pytest.approx(ratio, abs=0.005)
+    assert judged.change.estimate == pytest.approx(ratio, abs=noise)
 
 
-def test_noise_or_a_wider_margin_hides_a_change() -> None:
-    assert judge(noisy(1.05, 0.1, 20), 1.0, 1.05, equivalence_margin=0.02).outcome is Outcome.OPEN
-    assert judge(noisy(1.05, 0.005, 20), 1.0, 1.05, equivalence_margin=0.08).outcome is Outcome.SAME
-
-
-def test_pairs_that_were_disturbed_move_the_estimate_little() -> None:
-    disturbed = [*noisy(1.05, 0.005, 20), 1.0, 0.7, 1.3, 0.9]
-    assert judge(disturbed, 1.0, 1.05).change.estimate == pytest.approx(1.05, abs=0.01)
-    assert statistics.mean(disturbed) > 0.15
-
-
-def test_too_few_pairs_give_no_interval_and_the_minimum_number_of_rounds_does() -> None:
-    few = judge([0.5, 0.5, 0.5], 1.0, 1.6)
-    assert few.ratios == (pytest.approx(math.exp(0.5)), None, None)
-    assert few.outcome is Outcome.OPEN
-    assert judge([0.5] * MIN_ROUNDS, 1.0, 1.6).change.high is not None
-
-
-def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    intervals = (signed_rank_interval(noisy(1.0, 1.0, 14, seed), 0.9) for seed in range(1000))
-    held = sum(low < 0 < high for low, _, high in intervals)
-    assert 0.87 < held / 1000 < 0.93
-    assert 1 - CONFIDENCE < 1e-3
+def test_too_few_pairs_give_no_verdict_and_the_minimum_number_of_rounds_does() -> None:
+    few = judge([0.5] * 12, 1.0, 1.6)
+    assert (few.ratios, few.outcome) == ((pytest.approx(math.exp(0.5)), None, None), Outcome.OPEN)
+    assert judge([0.5] * MIN_ROUNDS, 1.0, 1.6).outcome is Outcome.SLOWER
 
 
 def verdict(ratio: float, outcome: Outcome, low: float | None = 0.9) -> Verdict:

@@ -14,7 +14,7 @@ from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Rounds, SamplePlace, balanced_order
 
 NAMES = ("raw", "presaved", "other", "another")
-SEEDS = range(20)
+SEEDS = range(8)
 
 
 def orders(count: int, rounds: int, seed: int) -> list[list[int]]:
@@ -27,41 +27,22 @@ def times_before(taken: Sequence[Sequence[int]]) -> Counter[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("count", range(1, 15))
-def test_after_an_even_number_of_rounds_no_arm_came_earlier_than_another(count: int) -> None:
-    for seed, rounds in itertools.product(SEEDS, range(2, 25, 2)):
-        taken = orders(count, rounds, seed)
+def test_after_an_even_number_of_rounds_each_arm_came_before_each_other_one_in_half_of_them(count: int) -> None:
+    for seed, pairs in itertools.product(SEEDS, range(1, 13)):
+        taken = orders(count, 2 * pairs, seed)
         assert all(sorted(each) == list(range(count)) for each in taken)
-        before = times_before(taken)
-        assert all(before[pair] == rounds / 2 for pair in itertools.permutations(range(count), 2))
-        for arm in range(count):
-            assert sum(each.index(arm) for each in taken) == rounds * (count - 1) / 2
+        assert times_before(taken) == dict.fromkeys(itertools.permutations(range(count), 2), pairs)
 
 
 @pytest.mark.parametrize("count", range(1, 15))
 def test_a_whole_cycle_has_each_arm_in_each_position_and_after_each_other_one_equally_often(count: int) -> None:
     rounds = 2 * count if count % 2 else count
-    for seed in SEEDS:
-        taken = orders(count, 3 * rounds, seed)
-        for cycle in range(0, len(taken), rounds):
-            part = taken[cycle : cycle + rounds]
-            positions = Counter(place for order in part for place in enumerate(order))
-            assert set(positions.values()) == {rounds / count}
-            assert len(positions) == count**2
-            after = Counter(pair for order in part for pair in itertools.pairwise(order))
-            assert set(after.values()) <= {rounds / count}
-            assert len(after) == count * (count - 1)
-
-
-@pytest.mark.parametrize("count", range(2, 15))
-def test_no_arm_is_in_a_position_much_more_often_than_another_in_part_of_a_cycle(count: int) -> None:
-    cycle = 2 * count if count % 2 else count
-    for seed, rounds in itertools.product(SEEDS, range(2, 25)):
-        positions = Counter(place for order in orders(count, rounds, seed) for place in enumerate(order))
-        most = cycle / count * -(-rounds // cycle)
-        assert max(positions.values()) <= most
-        assert min(positions[position, arm] for position in range(count) for arm in range(count)) >= (
-            cycle / count * (rounds // cycle)
-        )
+    for seed, cycle in itertools.product(SEEDS, range(3)):
+        taken = orders(count, (cycle + 1) * rounds, seed)[-rounds:]
+        places = itertools.product(range(count), range(count))
+        assert Counter(place for order in taken for place in enumerate(order)) == dict.fromkeys(places, rounds / count)
+        after = Counter(pair for order in taken for pair in itertools.pairwise(order))
+        assert after == dict.fromkeys(itertools.permutations(range(count), 2), rounds / count)
 
 
 def test_any_order_of_three_may_come_first() -> None:
@@ -82,16 +63,6 @@ def test_each_variant_is_measured_once_a_round_in_balanced_order() -> None:
     assert rounds.finished == 8
     assert taken == [[NAMES[arm] for arm in order] for order in orders(4, 8, rounds.seed)]
     assert rounds.samples == {name: {number: (name, number) for number in range(8)} for name in NAMES}
-
-
-def test_the_order_is_that_of_the_seed() -> None:
-    def order(seed: int) -> list[str]:
-        taken: list[str] = []
-        Rounds(NAMES, lambda name, _: taken.append(name), seed=seed).run(6)
-        return taken
-
-    assert order(1) == order(1)
-    assert order(1) != order(2)
 
 
 def test_without_a_seed_one_is_drawn_and_noted() -> None:
