@@ -36,8 +36,6 @@ SLOWED = (0.03, 0.05, 0.10)
 # `TWICE` which share of each metric is spent in the code that is slowed.
 CLOCK, TWICE = 1e-9, 1.0
 CHANGES = (Outcome.SLOWER, Outcome.FASTER)
-
-
 # The files that affect a verdict: a change of any of them begins another study.
 METHOD_FILES = tuple(
     f"benchmarks/{name}"
@@ -158,15 +156,13 @@ def show(study: Study, equivalence_margin: float, console: Console) -> None:
 def conclusions(study: Study, equivalence_margin: float) -> list[str]:
     """Return lines that say how long a comparison took, and how far off estimates were on this machine."""
     lines = []
-    same = study.of(SAME)
-    if same:
+    if same := study.of(SAME):
         band = max(abs(each.change.estimate - 1) for comparison in same for each in comparison.verdicts.values())
         lines.append(
             f"No estimate of the same commit was off by more than {band:.1%}; changes under {equivalence_margin:.1%} "
             "count as none."
         )
-    seconds = [each.seconds for each in study.comparisons.values()]
-    if seconds:
+    if seconds := [each.seconds for each in study.comparisons.values()]:
         lines.append(f"A comparison took {statistics.median(seconds):.0f} s, at most {max(seconds):.0f} s.")
     return lines
 
@@ -230,19 +226,11 @@ def _whole(study: Study) -> Table:
     for name in ("B is", "comparisons", "found slower", "found faster", "so"):
         table.add_column(name)
     for slower in (SAME, *SLOWED):
-        comparisons = study.of(slower)
-        if not comparisons:
-            continue
-        count = len(comparisons)
-        wrong = detections(comparisons, None, CHANGES)
-        found = detections(comparisons, None, (Outcome.SLOWER,))
-        table.add_row(
-            _title(slower),
-            str(count),
-            str(found),
-            str(detections(comparisons, None, (Outcome.FASTER,))),
-            f"{wrong} false alarms" if slower == SAME else f"{found} of {count} found",
-        )
+        if comparisons := study.of(slower):
+            found = [detections(comparisons, None, [outcome]) for outcome in CHANGES]
+            wrong = f"{detections(comparisons, None, CHANGES)} false alarms"
+            so = wrong if slower == SAME else f"{found[0]} of {len(comparisons)} found"
+            table.add_row(_title(slower), str(len(comparisons)), *map(str, found), so)
     return table
 
 
