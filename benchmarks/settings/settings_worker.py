@@ -13,7 +13,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,6 @@ BATCH_SIZE = 32
 PREFETCH_SIZE = 2
 # The documents' example of a batch that is allocated anew each time: 38 MB.
 NEW_BATCH_SHAPE = (64, 3, 224, 224)
-NEW_BATCHES = 1
 PRODUCT_SIDE = 512
 # Annotations of images, as in a data set for detection, are dictionaries with lists: half a million objects, which the
 # collector tracks for as long as the training lasts. The annotations of each batch are parsed, and kept for a while.
@@ -74,7 +73,7 @@ def _open_session(data: Data, request: Request) -> Iterator[tuple[Answer, Turn]]
         ExitStack() as stack,
     ):
         with PeakMemory() as peak:  # sampling takes time, so it is not done in turns
-            epoch = stack.enter_context(workload.open(setting, data))
+            epoch = workload.open(setting, data, stack)
             stack.enter_context(etl.runtime.GcPolicy(setting.garbage_collection))
             result = epoch()
         started = time.perf_counter()
@@ -117,42 +116,32 @@ def warm_up(setting: Setting, data: Data, backend: str) -> None:
     _ = small @ small
 
 
-@contextmanager
-def training(setting: Setting, data: Data, backend: str) -> Iterator[Epoch]:
+def training(setting: Setting, data: Data, stack: ExitStack, backend: str = "cpu") -> Epoch:
     """Train the small residual network on presaved photographs."""
     cell = Cell(batch_size=BATCH_SIZE, dtype=setting.dtype, backend=backend)
-    with make_iterator(cell, data) as iterator:
-        yield _trained(iterator, CellCompute(cell, data))
+    return _trained(stack.enter_context(make_iterator(cell, data)), CellCompute(cell, data))
 
 
-@contextmanager
-def training_beside_decoding(setting: Setting, data: Data) -> Iterator[Epoch]:
+def training_beside_decoding(setting: Setting, data: Data, stack: ExitStack) -> Epoch:
     """Train on photographs that are decoded ahead, by the default number of threads under the setting."""
     cell = Cell(batch_size=BATCH_SIZE, dtype=setting.dtype)
-    with etl.AsyncIterator(_raw(setting, data), PREFETCH_SIZE) as iterator:
-        yield _trained(iterator, CellCompute(cell, data))
+    iterator = stack.enter_context(etl.AsyncIterator(_raw(setting, data), PREFETCH_SIZE))
+    return _trained(iterator, CellCompute(cell, data))
 
 
-@contextmanager
-def decoding(setting: Setting, data: Data) -> Iterator[Epoch]:
+def decoding(setting: Setting, data: Data, stack: ExitStack) -> Epoch:
     """Decode and resize photographs, and do nothing else."""
-    with _raw(setting, data) as iterator:
-        yield lambda: float(run_epoch(iterator, None).samples)
+    iterator = stack.enter_context(_raw(setting, data))
+    return lambda: float(run_epoch(iterator, None).samples)
 
 
-@contextmanager
-def new_batches(_: Setting, __: Data) -> Iterator[Epoch]:
+def new_batches(*_: object) -> Epoch:
     """Stack records in memory to a new array for each batch, as a DataLoader does, and read it."""
     records = list(np.ones(NEW_BATCH_SHAPE, np.float32))
-
-    def epoch() -> float:
-        return float(sum(touch(etl.Batch(np.stack(records), None)) for _ in range(NEW_BATCHES)))
-
-    yield epoch
+    return lambda: float(touch(etl.Batch(np.stack(records), None)))
 
 
-@contextmanager
-def parsing_annotations(_: Setting, __: Data) -> Iterator[Epoch]:
+def parsing_annotations(*_: object) -> Epoch:
     """Train a small network beside half a million objects, and parse some more for each batch."""
     import torch
 
@@ -170,18 +159,11 @@ def parsing_annotations(_: Setting, __: Data) -> Iterator[Epoch]:
             etl.runtime.batch_boundary()
         return float(len(held) + len(kept[-1]))
 
-    yield epoch
+    return epoch
 
 
-@contextmanager
-def product(setting: Setting, _: Data, backend: str) -> Iterator[Epoch]:
-    """Multiply two square matrices, once.
-
-    Parameters
-    ----------
-    setting : Setting
-        Its dtype is that of the matrices.
-    """
+def product(setting: Setting, _: Data, __: ExitStack, backend: str = "cpu") -> Epoch:
+    """Multiply two square matrices of the setting's dtype, once."""
     import torch
 
     found = etl.backend(backend)
@@ -193,7 +175,7 @@ def product(setting: Setting, _: Data, backend: str) -> Iterator[Epoch]:
         found.synchronize()
         return float(result[0, 0])
 
-    yield epoch
+    return epoch
 
 
 def _trained(iterator: Any, trained: CellCompute) -> Epoch:
@@ -218,9 +200,12 @@ def _annotation(number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SettingWork:
-    """A workload: a function that returns a context manager around its epoch, and the backend that it computes on."""
+    """A workload: a function that returns its epoch, and the backend that it computes on.
 
-    open: Callable[[Setting, Data], AbstractContextManager[Epoch]]
+    What the function enters into its `ExitStack` is open for as long as the session.
+    """
+
+    open: Callable[[Setting, Data, ExitStack], Epoch]
     backend: str = "cpu"
 
 

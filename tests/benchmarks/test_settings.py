@@ -135,6 +135,7 @@ def real() -> Iterator[dict[turns.Key, SettingPairs]]:
         axes = {
             "heap": SettingAxis((DEFAULT, "preallocate:300MB", "limit:1"), ("new batches",)),
             "dtype": SettingAxis(("float64",), ("product, cpu",)),
+            "garbage_collection": SettingAxis(("freeze",), tuple(WORKLOADS)),
             "allocator": SettingAxis((*settings.ALLOCATORS_HERE, UNKNOWN), ("new batches",)),
         }
         patch.setattr(turns, "AXES", axes)
