@@ -62,13 +62,7 @@ class Verdict(JsonValues):
 def judge_all(
     pairs: Mapping[Key, Pairs], equivalence_margin: float = EQUIVALENCE_MARGIN, confidence: float = CONFIDENCE
 ) -> dict[Key, Verdict]:
-    """Return a verdict on each metric.
-
-    Parameters
-    ----------
-    equivalence_margin, confidence : float
-        As `judge` takes them.
-    """
+    """Return a verdict on each metric, see `judge`."""
     return {key: judge(each.log_ratios, *each.medians, equivalence_margin, confidence) for key, each in pairs.items()}
 
 
@@ -79,15 +73,10 @@ def judge(
     equivalence_margin: float = EQUIVALENCE_MARGIN,
     confidence: float = CONFIDENCE,
 ) -> Verdict:
-    """Return the verdict on one metric.
+    """Return the verdict on one metric, whose medians are `a` and `b`.
 
     The metric has changed if the whole interval is outside the equivalence margin, is the same if all of it is inside,
     and is otherwise not clear.
-
-    Parameters
-    ----------
-    a, b : float
-        Medians, in seconds.
     """
     change = ratio_interval([math.exp(each) for each in log_ratios], confidence)
     return Verdict(a, b, change, change.outcome(equivalence_margin), list(log_ratios))

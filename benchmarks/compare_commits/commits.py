@@ -25,10 +25,8 @@ class Commit:
 
     Attributes
     ----------
-    name : str
-        The name that was asked for.
-    sha : str
-        Its hash.
+    name, sha : str
+        The name that was asked for, and the hash.
     folder : path
         The folder with its packages.
     slower : float

@@ -65,26 +65,14 @@ def summary(verdicts: Mapping[Key, Verdict]) -> str:
 
 
 def as_json(a: Commit, b: Commit, verdicts: Mapping[Key, Verdict], equivalence_margin: float) -> dict[str, Any]:
-    """Return all that `show` prints, as JSON values; a missing end of an interval is null.
-
-    Parameters
-    ----------
-    a, b, verdicts, equivalence_margin
-        As `show` takes them.
-    """
+    """Return all that `show` prints, as JSON values; a missing end of an interval is null."""
     return {
         "a": a.sha,
         "b": b.sha,
         "dead_zone": equivalence_margin,
         "confidence": CONFIDENCE,
         "figures": [
-            {
-                "strategy": strategy,
-                "figure": metric,
-                "a_seconds": each.a,
-                "b_seconds": each.b,
-                **each.as_dict(),
-            }
+            {"strategy": strategy, "figure": metric, "a_seconds": each.a, "b_seconds": each.b, **each.as_dict()}
             for (strategy, metric), each in verdicts.items()
         ],
     }

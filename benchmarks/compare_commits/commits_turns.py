@@ -35,15 +35,7 @@ def take_turns(
     In every round each commit is imported anew, with another hash seed and memory layout (`measuring/layout.py`),
     because processes that are forked from one server share its peculiarities.
 
-    Parameters
-    ----------
-    seconds : float
-        Time to measure for. At least `MIN_ROUNDS` pairs of processes are measured, unless a busy machine needs more
-        than `MAX_SECONDS` for them.
-    progress : Progress
-        Called after every round.
-    strategies : sequence of str
-        Keys of `WORKS`.
+    At least `MIN_ROUNDS` pairs of processes are measured, unless a busy machine needs more than `MAX_SECONDS` for them.
 
     Raises
     ------
@@ -97,15 +89,7 @@ def turns_of(strategy: str, metric: str, epochs: int, number: int) -> Turns:
 
 
 def start_commit(commit: Commit, strategies: Sequence[str], stores: str, number: int) -> Server:
-    """Start the server of a commit.
-
-    Parameters
-    ----------
-    strategies : sequence of str
-        Keys of `WORKS`, whose stores it writes.
-    stores : str
-        Where it makes a folder for them.
-    """
+    """Start the server of a commit, which writes the stores of `strategies` into a new folder in `stores`."""
     return start_server(
         f"commit {commit}",
         "compare_commits.commits_worker:prepare",

@@ -133,17 +133,7 @@ def take_turns(
 
 
 def pair_of(name: str, workload: str, value: str, seconds: float, number: int) -> Pair:
-    """Return the pair of the default and the value of an axis.
-
-    Parameters
-    ----------
-    name, workload, value : str
-        The `Key`.
-    seconds : float
-        Time of turns for each pair.
-    number : int
-        Number of the round.
-    """
+    """Return the pair of the default and the value of a `Key`, which takes turns for `seconds`, in a round."""
     axis = AXES[name]
     base, setting = axis.base, axis.at(name, value)
     cpus = cpus_of_round(number, 1 if axis.is_on_one_cpu else None)
@@ -161,13 +151,7 @@ def pair_of(name: str, workload: str, value: str, seconds: float, number: int) -
 
 
 def start_server_of(data: Data, server: tuple[str, str], number: int) -> Server:
-    """Start the server with this name and allocator.
-
-    Parameters
-    ----------
-    number : int
-        Number of the round.
-    """
+    """Start the server with this name and allocator for a round."""
     name, allocator = server
     # OpenMP and MKL choose their threads. OpenBLAS stays at one: its threads start when it is loaded, and a process
     # with threads cannot be forked.

@@ -70,13 +70,7 @@ def make_task(options: argparse.Namespace, folder: str) -> etl.Task:
 def take_turns(
     loader: Iterable[Any], rounds: int, epochs: int, progress: Callable[[str], None]
 ) -> list[tuple[float, float]]:
-    """Return the seconds of a bare loop and of the clock in each round, after an untimed epoch.
-
-    Parameters
-    ----------
-    progress : callable
-        Called with what is going on.
-    """
+    """Return the seconds of a bare loop and of the clock in each round, after an untimed epoch."""
     loops = (bare_epoch, clocked_epoch)
     bare_epoch(loader)
     walls = []

@@ -111,15 +111,7 @@ def delayed(source: presave.RecordSequence, pipeline: etl.Pipeline, batch_size: 
 
 
 def compare_once(arguments: Sequence[str]) -> Run:
-    """Make one comparison.
-
-    Raises
-    ------
-    RuntimeError
-        If the comparison fails.
-    KeyboardInterrupt
-        If it was interrupted, even after whole rounds.
-    """
+    """Make one comparison; raise `KeyboardInterrupt` if it was interrupted, even after whole rounds."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"

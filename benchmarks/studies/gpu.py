@@ -83,13 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(dtype: str, options: argparse.Namespace) -> etl.Report:
-    """Return the comparison of all strategies in `dtype`.
-
-    Parameters
-    ----------
-    dtype : str
-        Dtype of features and weights.
-    """
+    """Return the comparison of all strategies with features and weights of `dtype`."""
     return etl.compare(
         find_photographs(options.photographs),
         STRATEGIES,
@@ -130,13 +124,7 @@ def table(report: etl.Report, title: str) -> Table:
 
 
 def save(reports: Mapping[str, etl.Report], device: str) -> Path:
-    """Write the reports to a file that is named after the device, and return its path.
-
-    Parameters
-    ----------
-    reports : dict of str to Report
-        Reports by dtype.
-    """
+    """Write the reports by dtype to a file that is named after the device, and return its path."""
     file = RESULTS / f"gpu-{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
     written = {"device": device, "reports": {dtype: report.as_dict() for dtype, report in reports.items()}}
     file.write_text(json.dumps(written, indent=1) + "\n")
@@ -144,13 +132,7 @@ def save(reports: Mapping[str, etl.Report], device: str) -> Path:
 
 
 def find_device(allow_cpu: bool) -> str:
-    """Return the name of the device that computes.
-
-    Raises
-    ------
-    RuntimeError
-        If there is no CUDA device, and the CPU is not accepted.
-    """
+    """Return the name of the device that computes; raise `RuntimeError` if it is the CPU, which is not accepted."""
     import torch
 
     if etl.backend("auto").device.type == "cuda":

@@ -64,19 +64,9 @@ def python_dataloader(source: Any, batch_size: int) -> Any:
 
 @dataclass(frozen=True)
 class TunedWork:
-    """A workload to tune.
+    """A workload to tune: a source, or the kind of data that `_source` makes; a strategy; settings of the comparison.
 
-    Attributes
-    ----------
-    source : str
-        Source, or the kind of data that `_source` makes.
-    strategy : str
-        Strategy that is tuned.
-    settings : dict
-        Settings of the comparison.
-    grid : dict
-        Values of each setting, every combination of which is measured. Names with a comma are settings that are varied
-        together.
+    Every combination of the values of `grid` is measured. Names with a comma are settings that are varied together.
     """
 
     source: str
@@ -129,20 +119,14 @@ class Regret(JsonValues):
 
     Attributes
     ----------
-    workload : str
-        Name of the workload.
-    strategy : str
-        The strategy.
     combinations : int
         Configurations of the grid.
     tune_seconds, grid_seconds : float
         How long tuning took, and measuring the grid.
     chosen, best : dict
         The chosen settings, and the best of the grid.
-    regret : float
-        Time of the choice over that of the best, minus 1.
-    regret_low, regret_high : float or None
-        Its interval.
+    regret, regret_low, regret_high : float, float or None
+        Time of the choice over that of the best, minus 1, and its interval.
     gain : float
         Time of the choice over that of the settings as given.
     rounds : dict of str to list of float

@@ -64,18 +64,9 @@ def waiting_source() -> WaitingSource:
 
 @dataclass(frozen=True)
 class Case:
-    """A comparison, and the scenarios that it predicts.
+    """A comparison with settings of `etl.compare`, and the scenarios that it predicts, by name of another case.
 
-    Attributes
-    ----------
-    name : str
-        Name of the case.
-    settings : dict
-        Settings of `etl.compare`.
-    predicts : dict of str to str
-        Scenario by name of the case that it predicts.
-    cached : sequence of Path
-        Files that stay in the page cache even if the comparison is cold.
+    `cached` files stay in the page cache even if the comparison is cold.
     """
 
     name: str
@@ -147,13 +138,7 @@ def run_case(case: Case) -> CaseResult:
 
 
 def predictions(results: Mapping[tuple[int, str], CaseResult], groups: Mapping[str, str]) -> list[Predicted]:
-    """Return every prediction that was measured: medians of all turns.
-
-    Parameters
-    ----------
-    groups : dict of str to str
-        The group of each case.
-    """
+    """Return every prediction that was measured, with the group of its case: medians of all turns."""
     measured: dict[tuple[str, str], list[CaseEpoch]] = {}
     predicted: dict[tuple[str, str, str], list[CaseEpoch]] = {}
     for (_, case), result in results.items():
