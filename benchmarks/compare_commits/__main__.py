@@ -55,7 +55,7 @@ def compare(
     console: Console,
     strategies: Sequence[str] = tuple(WORKS),
 ) -> dict[Key, Verdict]:
-    """Measure two commits in turns, show the progress, and return the verdict on each metric of each strategy."""
+    """Measure two commits, see `take_turns`, and return the verdict on each metric of each strategy."""
     find_photographs(PHOTOGRAPHS)  # made here, once, rather than by both servers at the same time
     with progress_bar(f"{a} and {b} in turns", console) as progress:
         pairs = take_turns(a, b, seconds, progress, strategies)

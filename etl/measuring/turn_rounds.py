@@ -1,4 +1,4 @@
-"""Rounds of turns: arms alternate with a base, A B B A, so that noise of the machine affects both alike."""
+"""Rounds of turns: two arms alternate, A B B A, so that noise of the machine affects both alike."""
 
 from __future__ import annotations
 

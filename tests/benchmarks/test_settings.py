@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,8 @@ import pytest
 from rich.console import Console
 
 import etl
-from benchmarks.cells import PROFILE_VARIABLE
+from benchmarks.cells import PROFILE_VARIABLE, Profile
+from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.journal import JOURNAL_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.same_work import DifferentWork, DoneWork
@@ -26,11 +27,12 @@ from benchmarks.measuring.turns import OpenedArm
 from benchmarks.settings import __main__ as command
 from benchmarks.settings import setting as settings
 from benchmarks.settings import settings_turns as turns
-from benchmarks.settings import suites
+from benchmarks.settings import settings_worker, suites
 from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Setting, SettingAxis, on_backend, unsupported_reason
 from benchmarks.settings.settings_table import as_json, show
 from benchmarks.settings.settings_turns import SettingPairs, keys, memory_ratios, take_turns
 from benchmarks.settings.settings_worker import WORKLOADS
+from benchmarks.workload import make_data
 
 MISSING = sorted(set(settings.ALLOCATORS) - set(settings.ALLOCATORS_HERE))
 # An allocator whose library is missing: the dynamic linker warns and continues.
@@ -88,6 +90,17 @@ def test_every_workload_that_an_axis_names_is_there_and_knows_its_backend() -> N
         assert {WORKLOADS[on_backend(name, backend)].backend for name in ("training", "product")} == {backend}
 
 
+def test_every_workload_has_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(settings_worker, "ANNOTATIONS", 10)
+    data = make_data(Profile("test", 10, 16, rounds=1, seconds_per_figure=0.0, grid=False), tmp_path)
+    for each in WORKLOADS.values():
+        with ExitStack() as stack:
+            epoch = each.open(Setting(), data, stack)
+            assert math.isfinite(epoch())
+            assert math.isfinite(epoch())
+
+
 def test_what_a_commit_lacks_is_reported_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "unknown heap policy 'shrink'" in unsupported_reason(Setting(heap="shrink"))
     monkeypatch.delattr(etl.runtime, "batch_boundary")
@@ -135,7 +148,6 @@ def real() -> Iterator[dict[turns.Key, SettingPairs]]:
         axes = {
             "heap": SettingAxis((DEFAULT, "preallocate:300MB", "limit:1"), ("new batches",)),
             "dtype": SettingAxis(("float64",), ("product, cpu",)),
-            "garbage_collection": SettingAxis(("freeze",), tuple(WORKLOADS)),
             "allocator": SettingAxis((*settings.ALLOCATORS_HERE, UNKNOWN), ("new batches",)),
         }
         patch.setattr(turns, "AXES", axes)
