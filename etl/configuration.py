@@ -573,16 +573,15 @@ def from_config(
 def _check_records(store: presave.Store | str | Path, source: Any) -> None:
     """Raise `ValueError` unless `store` was written from the records of `source`, of which it may have skipped some."""
     manifest = store.manifest if isinstance(store, presave.Store) else presave.load_manifest(Path(store))
+    path = store.path if isinstance(store, presave.Store) else store
     written = manifest.records + len(manifest.skipped)
     if written != len(source):
-        path = store.path if isinstance(store, presave.Store) else store
         raise ValueError(
             f"{path} was written from {written:,} records, but the source has {len(source):,}: it has changed since, "
             "or is another one"
         )
     differing = digest_difference(store_digests(manifest), source_digests(source))
     if differing:
-        path = store.path if isinstance(store, presave.Store) else store
         raise ValueError(f"{path} was written from other records than those of the source: their {differing} differ")
 
 

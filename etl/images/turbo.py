@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import cache
 from types import ModuleType
 
@@ -92,25 +93,23 @@ def _is_supported_jpeg(simplejpeg: ModuleType, encoded: np.ndarray) -> bool:
     return colourspace in COLOURSPACES
 
 
-@cache
 def import_simplejpeg() -> ModuleType:
     """Import simplejpeg; raise `ImportError` that says how to install it."""
-    try:
-        import simplejpeg
-    except ImportError as error:
-        raise ImportError(f"decoder 'turbo' needs simplejpeg: pip install 'fair-etl[fast]' ({error})") from error
-    module: ModuleType = simplejpeg
-    return module
+    return _import("simplejpeg", "decoder 'turbo' needs simplejpeg")
 
 
 @cache
 def import_cv2() -> ModuleType:
     """Import OpenCV, limited to the caller's thread; raise `ImportError` that says how to install it."""
-    try:
-        import cv2
-    except ImportError as error:
-        raise ImportError(f"resizer 'opencv' needs OpenCV: pip install 'fair-etl[fast]' ({error})") from error
+    cv2 = _import("cv2", "resizer 'opencv' needs OpenCV")
     # Loader threads work on one record each. OpenCV's own pool would compete with them for the same cores.
     cv2.setNumThreads(1)
-    module: ModuleType = cv2
-    return module
+    return cv2
+
+
+@cache
+def _import(name: str, need: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{need}: pip install 'fair-etl[fast]' ({error})") from error

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from etl.sources.csv_layout import QUOTE, CsvLayout, read_layout, unquote
-from etl.sources.csv_rows import Rows, scan_rows
+from etl.sources.csv_rows import scan_rows
 from etl.sources.identity import FileIdentity
-from etl.sources.labels import LabelError, LabelFinder, Labels, Targets
+from etl.sources.labels import LabelFinder, Labels, Targets
 from etl.sources.positioned_file import PositionedFile
 from etl.sources.record import Record
 
@@ -113,7 +113,11 @@ class Csv(FileIdentity):
             self._length += len(rows.starts)
             end = rows.offset + int(rows.ends[-1])
             if finder is not None:
-                _add_labels(finder, rows, self.layout)
+                texts = rows.labels()
+                numbers = range(rows.first_line, rows.first_line + len(texts))
+                if QUOTE in rows.text:
+                    texts = [unquote(text, f"{path}, line {n}") for text, n in zip(texts, numbers, strict=True)]
+                self.layout.add_labels(finder, texts, numbers)
         if not self._length:
             raise ValueError(f"{path} holds no rows")
         # Byte offsets of the blocks of lines, and the end of the last one: int64 of shape `(blocks + 1,)`.
@@ -134,10 +138,7 @@ class Csv(FileIdentity):
         features, text = self.layout.parse(self._read_block(block)[position], number)
         if self._labels is None:
             return {"features": features}
-        try:
-            return {"features": features, "label": self._labels.value(text)}
-        except ValueError as error:
-            raise self.layout.error(number, self.layout.label or 0, str(error)) from None
+        return {"features": features, "label": self.layout.parse_label(self._labels, text, number)}
 
     def describe(self, index: int) -> str:
         """Return the line of record `index`, for messages."""
@@ -172,13 +173,3 @@ def _block_reader(file: PositionedFile, starts: np.ndarray) -> Callable[[int], l
         return [line.removesuffix(b"\r") for line in lines] if b"\r" in text else lines
 
     return read_block
-
-
-def _add_labels(finder: LabelFinder, rows: Rows, layout: CsvLayout) -> None:
-    texts = rows.labels()
-    if QUOTE in rows.text:
-        texts = [unquote(text, f"{layout.path}, line {rows.first_line + row}") for row, text in enumerate(texts)]
-    try:
-        finder.add(texts)
-    except LabelError as error:
-        raise layout.error(rows.first_line + error.position, layout.label or 0, error.cause) from None

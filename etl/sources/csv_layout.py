@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from etl.arguments import printable
-from etl.sources.labels import NUMBER, is_missing
+from etl.sources.labels import NUMBER, LabelError, LabelFinder, Labels, is_missing
 
 # Type codes of struct. Its standard sizes refuse numbers that are too large; its native ones and numpy give infinity.
 DTYPES = {"float32": "f", "float64": "d"}
@@ -153,6 +153,20 @@ class CsvLayout:
             raise self.error(number, column, f"{text} is too large for {self.dtype}")
         return value
 
+    def parse_label(self, labels: Labels, text: bytes, number: int) -> Any:
+        """Return the label in `text`, of line `number`; raise `ValueError` that names file, line and column."""
+        try:
+            return labels.value(text)
+        except ValueError as error:
+            raise self.label_error(number, str(error)) from None
+
+    def add_labels(self, finder: LabelFinder, texts: Sequence[bytes], numbers: Sequence[int]) -> None:
+        """Add the labels of the lines `numbers` to `finder`; raise `ValueError` that names the first invalid one."""
+        try:
+            finder.add(texts)
+        except LabelError as error:
+            raise self.label_error(numbers[error.position], error.cause) from None
+
     @cached_property
     def _packing(self) -> str:
         return f"={len(self.features)}{DTYPES[self.dtype]}"
@@ -188,6 +202,10 @@ class CsvLayout:
     def error(self, number: int, column: int, cause: str) -> ValueError:
         """Return the error for a value."""
         return ValueError(f"{self.path}, line {number}, column {self.names[column]!r}: {cause}")
+
+    def label_error(self, number: int, cause: str) -> ValueError:
+        """Return the error for the label in line `number`."""
+        return self.error(number, self.label or 0, cause)
 
 
 def read_layout(

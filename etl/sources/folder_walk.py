@@ -33,6 +33,8 @@ class FolderWalk:
     ----------
     follow_links : bool
         Follow links that lead out of `root`.
+    reason : str
+        Why `files` does not list other files, in words.
 
     Attributes
     ----------
@@ -47,17 +49,17 @@ class FolderWalk:
     """
 
     def __init__(self, root: Path, suffixes: tuple[str, ...], follow_links: bool, reason: str) -> None:
-        self._root = root
+        self.root = root
         self._real = Path(os.path.realpath(root))
         self._suffixes = suffixes
         self._follow_links = follow_links
-        self._reason = reason
+        self.reason = reason
         self.left_out = LeftOut()
         self._seen: dict[tuple[int, int], str] = {}
 
     def entries(self, folder: str = "") -> list[os.DirEntry[str]]:
         """List `folder`, a path below the root with forward slashes, sorted by name."""
-        path = f"{self._root}/{folder}" if folder else str(self._root)
+        path = f"{self.root}/{folder}" if folder else str(self.root)
         status = os.stat(path)  # noqa: PTH116 - paths are strings here, since there may be a hundred thousand
         earlier = self._seen.setdefault((status.st_dev, status.st_ino), path)
         if earlier is not path:
@@ -81,7 +83,7 @@ class FolderWalk:
                 elif entry.name.lower().endswith(self._suffixes):
                     yield f"{inner}/{entry.name}"
                 else:
-                    self.left_out.add(entry.name, self._reason)
+                    self.left_out.add(entry.name, self.reason)
 
     def refuse_empty(self, classes: dict[str, list[str]], kind: str) -> None:
         """Raise `ValueError` if a folder in `classes`, which maps folders to their files, is empty.
@@ -93,7 +95,7 @@ class FolderWalk:
             more = f" and {len(empty) - MAX_FOLDERS_SHOWN:,} more" if len(empty) > MAX_FOLDERS_SHOWN else ""
             left_out = f"; left out of all folders: {self.left_out}" if self.left_out else ""
             raise ValueError(
-                f"{self._root}: no {kind} in class folder{'s' * (len(empty) > 1)} "
+                f"{self.root}: no {kind} in class folder{'s' * (len(empty) > 1)} "
                 f"{', '.join(empty[:MAX_FOLDERS_SHOWN])}{more}; remove what is not a class, or pass allow_empty=True "
                 f"(--allow-empty){left_out}"
             )
@@ -102,7 +104,7 @@ class FolderWalk:
         target = Path(os.path.realpath(path))
         if not target.is_relative_to(self._real):
             raise ValueError(
-                f"{path} is a link to {target}, out of {self._root}; pass follow_links=True (--follow-links) if "
+                f"{path} is a link to {target}, out of {self.root}; pass follow_links=True (--follow-links) if "
                 "its author may choose which files are read"
             )
 

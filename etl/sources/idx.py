@@ -13,6 +13,7 @@ import numpy as np
 from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.record import Record
 from presave.errors import is_shortage
+from presave.mapped_file import map_file
 
 GZIP_MAGIC = b"\x1f\x8b"
 # The third byte of an IDX file is its type; all are big-endian.
@@ -127,8 +128,7 @@ def read_idx(path: Path) -> np.ndarray:
     else:
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty")
-        # A plain view of the map, so that records are plain arrays, as for a gzip file.
-        content = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        content = map_file(path)
     return _parse(path, content)
 
 

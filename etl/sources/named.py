@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from etl import entry_points
-from etl.functions import PICKLED, find_function, is_function_name
+from etl.functions import find_function, is_carried, is_function_name, name_of_function
 from etl.sources.map_dataset import MapDataset, usual_keys
 from etl.sources.randomness import FILE_SOURCES, random_states_kept
 from etl.sources.record import RecordSequence
@@ -46,8 +46,8 @@ def open_named(name: str, options: Mapping[str, Any]) -> RecordSequence:
     registered = REGISTERED.fullmatch(name)
     if registered is None:
         function, shown = find_function(name, "source"), name
-        if name.startswith(PICKLED):
-            shown = getattr(function, "__qualname__", type(function).__name__)
+        if is_carried(name):
+            shown = name_of_function(function)
         return _as_source(_call(function, shown, (), options), shown)
     function = entry_points.load(entry_points.SOURCES, registered[1])
     if not callable(function):

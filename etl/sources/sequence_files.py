@@ -1,114 +1,68 @@
-"""A folder with one CSV file for each sequence: its files, their labels, and reading one of them."""
+"""A folder with one CSV file for each sequence: its files and their labels."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from etl.sources.csv_layout import CsvLayout, read_layout
 from etl.sources.csv_rows import scan_rows
 from etl.sources.folder_walk import FolderWalk
-from etl.sources.identity import file_stamp
-from etl.sources.labels import ClassNames, LabelError, LabelFinder, Labels, Targets
-from etl.sources.record import Record
+from etl.sources.labels import ClassNames, LabelFinder, Labels, Targets
 
 SUFFIX = ".csv"
 LABELS_FILE = "labels.csv"
+# The key of files that are in no sub-folder.
+ROOT = ""
 
 
-class SequenceFiles:
-    """Reads the sequences in CSV files.
+def find_sequences(walk: FolderWalk) -> dict[str, list[str]]:
+    """Find all sequences below a folder.
 
-    Parameters
-    ----------
-    files : list of str
-        Paths below `root`, one for each sequence.
-    options : dict
-        Keyword arguments of `read_layout`.
+    Returns
+    -------
+    The sorted files of each sub-folder, or those in the folder itself under `ROOT`. They are paths below the folder,
+    with forward slashes.
 
-    Attributes
-    ----------
-    labels : list or None
-        One label for each sequence; None unless the caller sets it.
-    step_labels : Labels or None
-        Meaning of the labels in the files, one for each step; None unless the caller sets it.
+    Raises
+    ------
+    ValueError
+        If files are both in the folder and in its sub-folders, and as `FolderWalk` does.
     """
-
-    def __init__(self, root: Path, files: list[str], options: dict[str, Any]) -> None:
-        self.root = root
-        self.files = files
-        self.options = options
-        self.first_layout = self.layout(0)
-        self.labels: list[Any] | None = None
-        self.step_labels: Labels | None = None
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def read(self, index: int) -> Record:
-        """Read record `index`; raise `ValueError` that names file, line and column."""
-        layout = self.layout(index)
-        steps, labels = [], []
-        for rows in scan_rows(layout):
-            for number, line in enumerate(rows.lines(), rows.first_line):
-                features, text = layout.parse(line, number)
-                steps.append(features)
-                if self.step_labels is not None:
-                    try:
-                        labels.append(self.step_labels.value(text))
-                    except ValueError as error:
-                        raise layout.error(number, layout.label or 0, str(error)) from None
-        if not steps:
-            raise ValueError(f"{layout.path} holds no steps")
-        record: dict[str, Any] = {"features": np.stack(steps)}
-        if self.step_labels is not None:
-            record["label"] = np.array(labels)
-        elif self.labels is not None:
-            record["label"] = self.labels[index]
-        return record
-
-    def count_steps(self, index: int) -> int:
-        """Count the steps of sequence `index` without parsing their numbers."""
-        return sum(len(rows.starts) for rows in scan_rows(self.layout(index)))
-
-    def describe(self, index: int) -> str:
-        """Return the path of file `index` below the root."""
-        return self.files[index]
-
-    def origin(self, index: int) -> str:
-        """Return name, size, times, inode and label of file `index`."""
-        label = None if self.labels is None else self.labels[index]
-        return f"{self.files[index]}, {file_stamp(self.root / self.files[index])}, label {label}"
-
-    def identified(self) -> tuple[list[str], list[Path], list[Any] | None]:
-        """Return the names and paths of the files, and the labels that are in none of them."""
-        return self.files, [self.root / file for file in self.files], self.labels
-
-    def layout(self, index: int) -> CsvLayout:
-        """Read the layout of file `index`; raise `ValueError` if its columns differ from those of the first file."""
-        layout = read_layout(self.root / self.files[index], **self.options)
-        if index and layout.names != self.first_layout.names:
-            raise ValueError(
-                f"{layout.path} has columns {', '.join(layout.names)}; {self.first_layout.path} has "
-                f"{', '.join(self.first_layout.names)}"
-            )
-        return layout
+    entries = walk.entries()
+    folders = {
+        entry.name: sorted(walk.files(entry.name), key=lambda path: list(map(_natural, path.split("/"))))
+        for entry in entries
+        if entry.is_dir()
+    }
+    files = {entry.name for entry in entries if not entry.is_dir()} - {LABELS_FILE}
+    flat = sorted((name for name in files if name.lower().endswith(SUFFIX)), key=_natural)
+    nested = [file for found in folders.values() for file in found]
+    if flat and nested:
+        raise ValueError(
+            f"{walk.root} holds sequences, {flat[0]} for one, and so do its sub-folders, {nested[0]} for one; "
+            "put all of them into sub-folders, one for each class, or none of them"
+        )
+    if nested:
+        return folders
+    for name in sorted(files.difference(flat)):
+        walk.left_out.add(name, walk.reason)
+    return {ROOT: flat}
 
 
-def label_steps(files: SequenceFiles, classes: Sequence[str] | None, regression: bool, dtype: str) -> Labels:
+def label_steps(layout: CsvLayout, classes: Sequence[str] | None, regression: bool) -> Labels:
     """Infer the meaning of the labels of steps from the first file.
 
     Parameters
     ----------
+    layout : CsvLayout
+        Layout of the first file.
+    classes : sequence of str or None
+        Names of the classes.
     regression : bool
-        Labels are targets of `dtype`.
-    dtype : str
-        "float32" or "float64".
+        Labels are targets of the layout's dtype.
 
     Raises
     ------
@@ -116,30 +70,29 @@ def label_steps(files: SequenceFiles, classes: Sequence[str] | None, regression:
         If a label is invalid, or is a name and `classes` is None.
     """
     if regression:
-        return Targets(dtype)
-    layout = files.first_layout
+        return Targets(layout.dtype)
     finder = LabelFinder(classes)
     for rows in scan_rows(layout):
-        texts = [layout.parse(line, number)[1] for number, line in enumerate(rows.lines(), rows.first_line)]
-        try:
-            finder.add(texts)
-        except LabelError as error:
-            raise layout.error(rows.first_line + error.position, layout.label or 0, error.cause) from None
+        numbers = range(rows.first_line, rows.first_line + len(rows.starts))
+        texts = [layout.parse(line, number)[1] for number, line in zip(numbers, rows.lines(), strict=True)]
+        layout.add_labels(finder, texts, numbers)
     found = finder.result()
     if isinstance(found, ClassNames) and classes is None:
-        raise layout.error(layout.first_line, layout.label or 0, "labels are texts; name all of them in classes=[...]")
+        raise layout.label_error(layout.first_line, "labels are texts; name all of them in classes=[...]")
     return found
 
 
 def label_sequences(
-    files: SequenceFiles, classes: Sequence[str] | None, regression: bool, dtype: str
+    root: Path, files: Sequence[str], classes: Sequence[str] | None, regression: bool, dtype: str
 ) -> tuple[list[Any], list[str] | None]:
     """Read one label for each file from `labels.csv`.
 
     Parameters
     ----------
-    files : SequenceFiles
-        The files; `labels.csv` is in their root.
+    root : Path
+        The folder with `labels.csv`.
+    files : sequence of str
+        Paths below `root`, one for each sequence.
     classes : sequence of str or None
         Names of the classes; None infers them from the labels.
     regression : bool
@@ -160,7 +113,7 @@ def label_sequences(
         If a label is invalid, or a file has none or more than one.
     """
     layout = read_layout(
-        files.root / LABELS_FILE,
+        root / LABELS_FILE,
         "label",
         header=True,
         features=["name"],
@@ -168,7 +121,7 @@ def label_sequences(
         dtype=dtype,
         missing=None,
     )
-    known = {key: name for name in files.files for key in (name[: -len(SUFFIX)], name)}
+    known = {key: name for name in files for key in (name[: -len(SUFFIX)], name)}
     texts: dict[str, bytes] = {}
     lines: dict[str, int] = {}
     for rows in scan_rows(layout):
@@ -180,68 +133,16 @@ def label_sequences(
                 reason = "is no sequence here" if name is None else f"has a label in line {lines[name]} already"
                 raise layout.error(number, layout.features[0], f"{written!r} {reason}")
             texts[name], lines[name] = fields[layout.label or 0], number
-    missing = [name for name in files.files if name not in texts]
+    missing = [name for name in files if name not in texts]
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ValueError(f"{layout.path} has no label for {missing[0]}{others}")
     labels: Labels = Targets(dtype)
     if not regression:
         finder = LabelFinder(classes)
-        try:
-            finder.add(list(texts.values()))
-        except LabelError as error:
-            raise layout.error([*lines.values()][error.position], layout.label or 0, error.cause) from None
+        layout.add_labels(finder, list(texts.values()), list(lines.values()))
         labels = finder.result()
-    values = []
-    for name in files.files:
-        try:
-            values.append(labels.value(texts[name]))
-        except ValueError as error:
-            raise layout.error(lines[name], layout.label or 0, str(error)) from None
-    return values, labels.classes
-
-
-@dataclass(frozen=True)
-class FoundSequences:
-    """The files of sequences below a folder.
-
-    Attributes
-    ----------
-    files : list of str
-        Paths below the folder, with forward slashes.
-    folders : dict of str to list of str, or None
-        The sorted files of each sub-folder; None if the files are in the folder itself.
-    walk : FolderWalk
-        Counts the files that were left out.
-    """
-
-    files: list[str]
-    folders: dict[str, list[str]] | None
-    walk: FolderWalk
-
-
-def find_sequences(root: Path, follow_links: bool) -> FoundSequences:
-    """Find all sequences below `root`; raise `ValueError` as `FolderWalk` does."""
-    walk = FolderWalk(root, (SUFFIX,), follow_links, f"not {SUFFIX} files")
-    entries = walk.entries()
-    folders = {
-        entry.name: sorted(walk.files(entry.name), key=lambda path: list(map(_natural, path.split("/"))))
-        for entry in entries
-        if entry.is_dir()
-    }
-    files = {entry.name for entry in entries if not entry.is_dir()} - {LABELS_FILE}
-    flat = sorted((name for name in files if name.lower().endswith(SUFFIX)), key=_natural)
-    nested = [file for found in folders.values() for file in found]
-    if flat and nested:
-        raise ValueError(
-            f"{root} holds sequences, {flat[0]} for one, and so do its sub-folders, {nested[0]} for one; "
-            "put all of them into sub-folders, one for each class, or none of them"
-        )
-    if nested:
-        return FoundSequences(nested, folders, walk)
-    for name in sorted(files.difference(flat)):
-        walk.left_out.add(name, f"not {SUFFIX} files")
-    return FoundSequences(flat, None, walk)
+    return [layout.parse_label(labels, texts[name], lines[name]) for name in files], labels.classes
 
 
 def _natural(name: str) -> tuple[list[Any], str]:

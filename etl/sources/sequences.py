@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from etl.sources.identity import Identified
+from etl.sources.csv_layout import CsvLayout, read_layout
+from etl.sources.csv_rows import scan_rows
+from etl.sources.folder_walk import FolderWalk
+from etl.sources.identity import Identified, file_stamp
+from etl.sources.labels import Labels
 from etl.sources.record import Record
-from etl.sources.sequence_files import (
-    LABELS_FILE,
-    SUFFIX,
-    SequenceFiles,
-    find_sequences,
-    label_sequences,
-    label_steps,
-)
+from etl.sources.sequence_files import LABELS_FILE, ROOT, SUFFIX, find_sequences, label_sequences, label_steps
 from presave.files import checksum_bytes
 
 
@@ -97,15 +94,18 @@ class Sequences(Identified):
         if regression and classes is not None:
             raise ValueError("labels are either targets (regression=True) or names (classes=[...])")
         self.name = str(root)
-        folder = Path(root)
-        if not folder.is_dir():
-            raise ValueError(f"{root} is not a folder" if folder.exists() else f"{root} does not exist")
-        found = find_sequences(folder, follow_links)
-        if not found.files:
+        self._root = Path(root)
+        if not self._root.is_dir():
+            raise ValueError(f"{root} is not a folder" if self._root.exists() else f"{root} does not exist")
+        walk = FolderWalk(self._root, (SUFFIX,), follow_links, f"not {SUFFIX} files")
+        folders = find_sequences(walk)
+        self._files = [file for files in folders.values() for file in files]
+        if not self._files:
             raise ValueError(
                 f"{root} holds no sequences: expected {SUFFIX} files, in it or in one sub-folder for each class"
             )
-        options: dict[str, Any] = {
+        # Keyword arguments of `read_layout`.
+        self._columns: dict[str, Any] = {
             "label": label,
             "header": header,
             "features": features,
@@ -113,24 +113,26 @@ class Sequences(Identified):
             "dtype": dtype,
             "missing": missing,
         }
-        reader = SequenceFiles(folder, found.files, options)
-        reader.first_layout.warn_of_row_names()
-        self.options = {**reader.first_layout.options, "regression": regression}
+        self._first_layout = self._layout(0)
+        self._first_layout.warn_of_row_names()
+        self.options = {**self._first_layout.options, "regression": regression}
         self.classes: list[str] | None = None
+        # One label for each sequence, or the meaning of those of the steps, which are in the files.
+        self._labels: list[Any] | None = None
+        self._step_labels: Labels | None = None
         if label is not None:
-            reader.step_labels = label_steps(reader, classes, regression, dtype)
-            self.classes = reader.step_labels.classes
-        elif (folder / LABELS_FILE).is_file():
-            reader.labels, self.classes = label_sequences(reader, classes, regression, dtype)
+            self._step_labels = label_steps(self._first_layout, classes, regression)
+            self.classes = self._step_labels.classes
+        elif (self._root / LABELS_FILE).is_file():
+            self._labels, self.classes = label_sequences(self._root, self._files, classes, regression, dtype)
         elif regression or classes is not None:
             raise ValueError(f"{root} has no {LABELS_FILE}; regression and classes need that file or a label column")
-        elif found.folders is not None:
+        elif ROOT not in folders:
             if not allow_empty:
-                found.walk.refuse_empty(found.folders, "sequences")
-            self.classes = list(found.folders)
-            reader.labels = [number for number, files in enumerate(found.folders.values()) for _ in files]
-        found.walk.left_out.warn(self.name)
-        self._reader: _Reader = reader
+                walk.refuse_empty(folders, "sequences")
+            self.classes = list(folders)
+            self._labels = [number for number, files in enumerate(folders.values()) for _ in files]
+        walk.left_out.warn(self.name)
         self._lengths: np.ndarray | None = None
         self.ragged = ("features",) if label is None else ("features", "label")
 
@@ -161,68 +163,78 @@ class Sequences(Identified):
         ValueError
             If shapes do not match. It names the sequence.
         """
-        source = cls.__new__(cls)
-        reader = _Arrays(name, features, labels)
-        source.name = name
-        source.classes = None if classes is None else list(classes)
-        source.options = {}
-        source._reader = reader
-        source._lengths = None
-        source.ragged = ("features", "label") if reader.has_step_labels else ("features",)
-        return source
+        return _Arrays(features, labels, classes, name)
 
     def __len__(self) -> int:
-        return len(self._reader)
+        return len(self._files)
 
     def __getitem__(self, index: int) -> Record:
-        """Read record `index`."""
+        """Read record `index`; raise `ValueError` that names file, line and column."""
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
-        return self._reader.read(index)
+        return self._read(index)
 
     @property
     def lengths(self) -> np.ndarray:
         """The number of steps of each sequence: int64 of shape `(records,)`. The first access reads all files."""
         if self._lengths is None:
-            self._lengths = np.array([self._reader.count_steps(index) for index in range(len(self))], np.int64)
+            self._lengths = np.array([self._count_steps(index) for index in range(len(self))], np.int64)
         return self._lengths
 
     def describe(self, index: int) -> str:
         """Return the path of record `index` below the root, for messages."""
-        return self._reader.describe(index)
+        return self._files[index]
 
     def origin(self, index: int) -> str:
         """Return name, size, times, inode and label of the file of record `index`, or a digest of its arrays."""
-        return self._reader.origin(index)
-
-    def _identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]:
-        return self._reader.identified()
+        label = None if self._labels is None else self._labels[index]
+        return f"{self._files[index]}, {file_stamp(self._root / self._files[index])}, label {label}"
 
     def __repr__(self) -> str:
         return f"Sequences({self.name!r}, {len(self):,} sequences)"
 
+    def _identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]:
+        return self._files, [self._root / file for file in self._files], self._labels
 
-class _Reader(Protocol):
-    """Reads one sequence at a time, from files or from memory."""
+    def _layout(self, index: int) -> CsvLayout:
+        """Read the layout of file `index`; raise `ValueError` if its columns differ from those of the first file."""
+        layout = read_layout(self._root / self._files[index], **self._columns)
+        if index and layout.names != self._first_layout.names:
+            raise ValueError(
+                f"{layout.path} has columns {', '.join(layout.names)}; {self._first_layout.path} has "
+                f"{', '.join(self._first_layout.names)}"
+            )
+        return layout
 
-    def __len__(self) -> int: ...
+    def _read(self, index: int) -> Record:
+        layout = self._layout(index)
+        steps, labels = [], []
+        for rows in scan_rows(layout):
+            for number, line in enumerate(rows.lines(), rows.first_line):
+                features, text = layout.parse(line, number)
+                steps.append(features)
+                if self._step_labels is not None:
+                    labels.append(layout.parse_label(self._step_labels, text, number))
+        if not steps:
+            raise ValueError(f"{layout.path} holds no steps")
+        record: dict[str, Any] = {"features": np.stack(steps)}
+        if self._step_labels is not None:
+            record["label"] = np.array(labels)
+        elif self._labels is not None:
+            record["label"] = self._labels[index]
+        return record
 
-    def read(self, index: int) -> Record: ...
-
-    def count_steps(self, index: int) -> int: ...
-
-    def describe(self, index: int) -> str: ...
-
-    def origin(self, index: int) -> str: ...
-
-    def identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]: ...
+    def _count_steps(self, index: int) -> int:
+        """Count the steps of sequence `index` without parsing their numbers."""
+        return sum(len(rows.starts) for rows in scan_rows(self._layout(index)))
 
 
-class _Arrays:
+class _Arrays(Sequences):
     """Sequences in memory."""
 
-    def __init__(self, name: str, features: Sequence[np.ndarray], labels: Sequence[Any] | None) -> None:
-        self.name = name
+    def __init__(
+        self, features: Sequence[np.ndarray], labels: Sequence[Any] | None, classes: Sequence[str] | None, name: str
+    ) -> None:
         arrays = [np.asarray(array) for array in features]
         if not arrays:
             raise ValueError("there are no sequences")
@@ -234,29 +246,31 @@ class _Arrays:
                 )
             if array.shape[1] != arrays[0].shape[1]:
                 raise ValueError(f"sequence {number} has {array.shape[1]} columns, the first {arrays[0].shape[1]}")
-        self.features = [array.astype(dtype, copy=False) for array in arrays]
-        self.labels = None if labels is None else _as_labels(labels, self.features)
-        self.has_step_labels = self.labels is not None and self.labels[0].ndim == 1
+        self.name = name
+        self.classes = None if classes is None else list(classes)
+        self.options = {}
+        self._features = [array.astype(dtype, copy=False) for array in arrays]
+        self._labels = None if labels is None else _as_labels(labels, self._features)
+        self._lengths = np.array([len(array) for array in self._features], np.int64)
+        has_step_labels = self._labels is not None and self._labels[0].ndim == 1
+        self.ragged = ("features", "label") if has_step_labels else ("features",)
 
     def __len__(self) -> int:
-        return len(self.features)
+        return len(self._features)
 
-    def read(self, index: int) -> Record:
-        if self.labels is None:
-            return {"features": self.features[index]}
-        return {"features": self.features[index], "label": self.labels[index][()]}
-
-    def count_steps(self, index: int) -> int:
-        return len(self.features[index])
+    def _read(self, index: int) -> Record:
+        if self._labels is None:
+            return {"features": self._features[index]}
+        return {"features": self._features[index], "label": self._labels[index][()]}
 
     def describe(self, index: int) -> str:
         return f"sequence {index}"
 
     def origin(self, index: int) -> str:
-        arrays = self.read(index).values()
+        arrays = self._read(index).values()
         return "".join(checksum_bytes(f"{np.shape(array)}".encode() + np.asarray(array).tobytes()) for array in arrays)
 
-    def identified(self) -> tuple[list[str], list[Path], list[str]]:
+    def _identified(self) -> tuple[list[str], list[Path], list[str]]:
         return [], [], [self.origin(index) for index in range(len(self))]
 
 
