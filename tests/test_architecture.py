@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in FILES}
 
 
-def imports(node: ast.AST, package: list[str]) -> set[str]:
+def imports(node: ast.AST, package: list[str], modules: Collection[str]) -> set[str]:
     """Return the modules below `node` that are imported when the program runs, those of functions included."""
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
         return set()
@@ -45,20 +46,28 @@ def imports(node: ast.AST, package: list[str]) -> set[str]:
     if isinstance(node, ast.ImportFrom):
         parents = package[: len(package) + 1 - node.level] if node.level else []
         module = ".".join([*parents, *([node.module] if node.module else [])])
-        return {f"{module}.{each.name}" if f"{module}.{each.name}" in MODULES else module for each in node.names}
-    return {name for each in ast.iter_child_nodes(node) for name in imports(each, package)}
+        return {f"{module}.{each.name}" if f"{module}.{each.name}" in modules else module for each in node.names}
+    return {name for each in ast.iter_child_nodes(node) for name in imports(each, package, modules)}
 
 
-def graph() -> dict[str, set[str]]:
+def graph(modules: Mapping[str, Path]) -> dict[str, set[str]]:
     found = {}
-    for name, path in MODULES.items():
+    for name, path in modules.items():
         package = (name if path.name == "__init__.py" else name.rpartition(".")[0]).split(".")
-        found[name] = {each for each in imports(ast.parse(path.read_text()), package) if each in MODULES} - {name}
+        found[name] = {each for each in imports(ast.parse(path.read_text()), package, modules) if each in modules} - {
+            name
+        }
     return found
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    TopologicalSorter(graph()).prepare()
+@pytest.fixture(scope="module")
+def imported() -> dict[str, set[str]]:
+    """The modules that each module imports."""
+    return graph(MODULES)
+
+
+def test_no_modules_import_each_other_in_a_circle(imported: dict[str, set[str]]) -> None:
+    TopologicalSorter(imported).prepare()
 
 
 def layer_of(name: str) -> str:
@@ -67,31 +76,33 @@ def layer_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_folder_of_the_comparison_imports_only_what_is_below_it(layer: str) -> None:
-    own = {name: imported for name, imported in graph().items() if layer_of(name) == layer}
+def test_a_folder_of_the_comparison_imports_only_what_is_below_it(layer: str, imported: dict[str, set[str]]) -> None:
+    own = {name: names for name, names in imported.items() if layer_of(name) == layer}
     assert own
-    above = {(name, each) for name, imported in own.items() for each in imported if layer_of(each)}
-    assert {layer_of(each) for _, each in above} <= {layer, *LAYERS[layer]}, above
+    found = {(name, each) for name, names in own.items() for each in names if layer_of(each)}
+    assert {layer_of(each) for _, each in found} <= {layer, *LAYERS[layer]}, found
 
 
-def test_nothing_imports_the_measuring_process_and_measuring_imports_nothing_else() -> None:
-    everything = graph()
-    worker = {name for name in everything if layer_of(name) == "worker"}
-    assert not {name for name, imported in everything.items() if imported & worker and name not in worker}
-    measuring = {name: imported for name, imported in everything.items() if name.startswith("etl.measuring.")}
-    assert all(each.startswith("etl.measuring") for imported in measuring.values() for each in imported)
+def test_nothing_imports_the_measuring_process_and_measuring_imports_nothing_else(
+    imported: dict[str, set[str]],
+) -> None:
+    worker = {name for name in imported if layer_of(name) == "worker"}
+    assert worker
+    assert not {name for name, names in imported.items() if names & worker and name not in worker}
+    measuring = {name: names for name, names in imported.items() if name.startswith("etl.measuring.")}
+    assert measuring
+    assert all(each.startswith("etl.measuring") for names in measuring.values() for each in names)
 
 
 def test_what_presave_and_etl_share_is_one_file() -> None:
     assert (ROOT / "presave" / "resources.py").samefile(ROOT / "etl" / "runtime" / "resources.py")
 
 
-def test_a_circle_within_a_function_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_circle_within_a_function_is_found(tmp_path: Path) -> None:
     for name, text in (("one", "from .two import x"), ("two", "def f():\n    from a import one")):
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "__init__.py").write_text("")
     paths = {"a": tmp_path / "__init__.py", "a.one": tmp_path / "one.py", "a.two": tmp_path / "two.py"}
-    monkeypatch.setitem(globals(), "MODULES", paths)
-    assert graph() == {"a": set(), "a.one": {"a.two"}, "a.two": {"a.one"}}
+    assert graph(paths) == {"a": set(), "a.one": {"a.two"}, "a.two": {"a.one"}}
     with pytest.raises(CycleError):
-        test_no_modules_import_each_other_in_a_circle()
+        TopologicalSorter(graph(paths)).prepare()

@@ -14,6 +14,18 @@ from etl.sources.randomness import FILE_SOURCES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+# The guides for contributors, and the lines that each may have.
+GUIDES = {"CONTRIBUTING.md": 120, "docs/architecture.md": 150}
+CODE = "\n".join(
+    path.read_text()
+    for folder in ("presave", "etl", "tests", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+    if folder != "benchmarks" or path.name in ("workload.py", "cells.py")
+)
+# Made when they are needed.
+MADE = {".venv/", ".asv/"}
+# Tools, and the packages themselves.
+OTHER = {"slow", "mypy", "presave", "etl"}
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 
 
@@ -77,3 +89,26 @@ def test_the_sources_of_the_command_line_are_the_first_six_rows_of_loading() -> 
     table = (ROOT / "docs" / "loading.md").read_text().partition("| --- | --- |\n")[2]
     first = [re.findall(r"etl\.([A-Z]\w+)", row)[0] for row in table.splitlines()[:6]]
     assert sorted(first) == sorted(each.__name__ for each in FILE_SOURCES)
+
+
+def quoted(guide: str, pattern: str) -> set[str]:
+    """Return what `guide` has in backquotes and matches `pattern` as a whole."""
+    found = re.findall(r"`([^`\n]+)`", (ROOT / guide).read_text())
+    return {each for each in found if re.fullmatch(pattern, each)}
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_a_guide_for_contributors_is_short_and_names_files_and_code_that_exist(guide: str) -> None:
+    text = (ROOT / guide).read_text()
+    assert len(text.splitlines()) <= GUIDES[guide]
+    folders = [ROOT, ROOT / "benchmarks", ROOT / "presave", ROOT / "etl" / "comparison"]
+    paths = {
+        each for each in quoted(guide, r"\.?[a-z_0-9]+(/[\w.]+)*(/|\.(py|md|json|toml|txt))") if "NAME" not in each
+    }
+    assert paths - MADE
+    assert not {each for each in paths - MADE if not any((folder / each).exists() for folder in folders)}
+    names = quoted(guide, r"[A-Za-z_]{3,}") - OTHER
+    assert names
+    assert not {name for name in names if not re.search(rf"\b{name}\b", CODE)}
+    for owner, method in re.findall(r"`([A-Z][a-z]\w*)\.(\w+)`", text):
+        assert re.search(rf"^class {owner}\b.*?^    def {method}\(", CODE, re.DOTALL | re.MULTILINE), (owner, method)

@@ -9,17 +9,17 @@ import sys
 import pytest
 
 LIMIT_SECONDS = 120
-# A fork at each of twenty moments while another thread imports an iterator; the child uses it, too.
+# A fork at each of ten moments while another thread imports an iterator; the child uses it, too.
 PROGRAM = """
 import faulthandler, os, threading, time
 import presave, torch, etl
 
-for moment in range(20):
+for moment in range(10):
     program = os.fork()
     if program == 0:
         thread = threading.Thread(target=lambda: etl.AsyncIterator)
         thread.start()
-        time.sleep(moment * 0.01)
+        time.sleep(moment * 0.02)
         child = os.fork()
         if child == 0:
             faulthandler.dump_traceback_later(20, exit=True)

@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path for package in ("presave", "etl", "benchmarks") for path in (ROOT / package).rglob("*.py"))
 # A question or a fragment, not a sentence that says what is done.
@@ -63,10 +61,10 @@ def undocumented(node: Documented, docstring: str) -> list[str]:
     return [name for name in names if name not in found]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_docstrings_begin_with_a_verb_or_a_noun_and_list_their_parameters(path: Path) -> None:
+def test_docstrings_begin_with_a_verb_or_a_noun_and_list_their_parameters() -> None:
     faults = []
-    for node, docstring, is_public in documented(ast.parse(path.read_text())):
+    found = ((path, *each) for path in FILES for each in documented(ast.parse(path.read_text())))
+    for path, node, docstring, is_public in found:
         place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {getattr(node, 'name', '')}"
         if docstring.split()[0].strip(",.:") in FRAGMENTS:
             faults.append(f"{place} begins with {docstring.split()[0]!r}")

@@ -76,9 +76,8 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_skips_of_two_runs_are_listed_once_by_reason(folder: Path, workers: str) -> None:
-    for selection in ("not slow", "slow"):
+def test_skips_of_two_runs_with_and_without_workers_are_listed_once_by_reason(folder: Path) -> None:
+    for selection, workers in (("not slow", "2"), ("slow", "0")):
         ran = run(folder, "pytest", "-p", "tests.skips", "--skips", "new/skips.jsonl", "-n", workers, "-m", selection)
         assert ran.returncode == 0, ran.stdout
     assert set(read_skips(folder / "new/skips.jsonl")) == SKIPS

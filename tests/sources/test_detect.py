@@ -136,3 +136,8 @@ def test_the_command_stores_the_images_beside_a_table(
     assert main(["presave", str(fill(tmp_path / "both", ["1.jpg", "a.csv"])), str(tmp_path / "other")]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert "images in no sub-folder ('1.jpg') and CSV files ('a.csv')" in line
+
+
+def test_an_empty_name_as_of_a_shell_variable_that_is_not_set_is_refused() -> None:
+    with pytest.raises(ValueError, match="the source has an empty name"):
+        etl.open_source("")

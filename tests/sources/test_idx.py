@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import os
 import pickle
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +11,7 @@ import pytest
 
 import etl
 from etl.sources.idx import IDX_DTYPES, read_idx, write_idx
+from tests.readers import assert_threads_and_a_fork_read, descriptors_below
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 5, 4), dtype=np.uint8)
 LABELS = np.arange(12, dtype=np.uint8) % 10
@@ -24,12 +21,6 @@ def write_pair(folder: Path, images: np.ndarray = IMAGES, labels: np.ndarray = L
     write_idx(folder / f"images{end}", images)
     write_idx(folder / f"labels{end}", labels)
     return etl.Idx(folder / f"images{end}", folder / f"labels{end}")
-
-
-def open_files_below(root: Path) -> list[Path]:
-    # The descriptor of the listing itself is closed before it is looked up.
-    targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return [target for target in targets if target.is_relative_to(root)]
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
@@ -159,35 +150,12 @@ def test_a_pickled_source_is_small_and_reads_the_same(tmp_path: Path) -> None:
         np.testing.assert_array_equal(pickle.loads(pickled)[499]["features"], images[499])
 
 
-def test_an_unpickled_source_holds_no_file_until_it_is_read(tmp_path: Path) -> None:
-    pickled = pickle.dumps(write_pair(tmp_path))
-    copy = pickle.loads(pickled)
-    assert open_files_below(tmp_path) == []
-    assert len(copy) == 12
-    copy[0]
-    assert len(open_files_below(tmp_path)) == 2  # each map keeps its file
-
-
-def test_another_process_reads_a_pickled_source(tmp_path: Path) -> None:
+def test_threads_and_a_forked_process_read_their_own_records_and_no_file_stays_open(tmp_path: Path) -> None:
     source = write_pair(tmp_path)
-    read = "import pickle, sys; s = pickle.load(sys.stdin.buffer); print(s[7]['features'].tolist(), s[7]['label'])"
-    done = subprocess.run([sys.executable, "-c", read], input=pickle.dumps(source), capture_output=True, check=True)
-    assert done.stdout.decode().strip() == f"{IMAGES[7].tolist()} {LABELS[7]}"
-
-
-def test_a_forked_process_reads_its_own_records(tmp_path: Path) -> None:
-    source = write_pair(tmp_path)
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        os.write(writable, source[3]["features"].tobytes())
-        os._exit(0)
-    os.close(writable)
-    with os.fdopen(readable, "rb") as pipe:
-        assert pipe.read() == IMAGES[3].tobytes()
-    os.waitpid(child, 0)
-    np.testing.assert_array_equal(source[4]["features"], IMAGES[4])
+    assert_threads_and_a_fork_read(
+        lambda number: source[number]["features"].tobytes(), [image.tobytes() for image in IMAGES]
+    )
+    assert descriptors_below(tmp_path) == []
 
 
 def test_records_cannot_be_written_through(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 
 import etl
 from etl.images import pillow
+from tests.readers import descriptors_below
 
 
 def write_files(root: Path, *names: str) -> None:
@@ -22,12 +23,6 @@ def write_files(root: Path, *names: str) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
-
-
-def open_files_below(root: Path) -> list[Path]:
-    # The descriptor of the listing itself is closed before it is looked up.
-    targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return [target for target in targets if target.is_relative_to(root)]
 
 
 def test_classes_are_the_sorted_folder_names_and_number_the_labels(tmp_path: Path) -> None:
@@ -200,7 +195,7 @@ def test_no_file_is_open_between_reads(tmp_path: Path) -> None:
     write_files(tmp_path, *(f"a/{i}.jpg" for i in range(20)))
     source = etl.ImageFolder(tmp_path)
     records = [source[i] for i in range(20)]
-    assert open_files_below(tmp_path) == []
+    assert descriptors_below(tmp_path) == []
     assert len(records) == 20
 
 

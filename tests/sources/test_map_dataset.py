@@ -79,16 +79,6 @@ def test_any_iterator_loads_it(threads: int) -> None:
         assert (batch.features.dtype, batch.labels.dtype) == (np.float64, np.int64)
 
 
-def test_a_store_of_it_gives_the_same_batches(tmp_path: Path) -> None:
-    source = etl.MapDataset(Pairs())
-    with presave.write(tmp_path / "store", etl.records(source, NOTHING), jobs=2) as store:
-        for raw, saved in zip(
-            etl.RawIterator(source, NOTHING, 5), etl.PresavedIterator(store, NOTHING, 5), strict=True
-        ):
-            np.testing.assert_array_equal(raw.features, saved.features)
-            np.testing.assert_array_equal(raw.labels, saved.labels)
-
-
 def test_opened_images_go_through_the_pipeline_as_their_files_do(photographs: Path, tmp_path: Path) -> None:
     source = etl.MapDataset(Photographs(photographs), ragged=["features"])
     pipeline = etl.image_pipeline(8)
