@@ -246,16 +246,6 @@ def test_an_iterator_resumes_and_is_divided_among_ranks(folder: Path) -> None:
     assert parts[0].world_size == again[1].world_size == 2
 
 
-def test_it_trains_with_fit_and_as_a_torch_dataset(folder: Path) -> None:
-    configuration("async-raw").write("photos.toml")
-    model = etl.models.create("lenet", (3, SIZE, SIZE), 10)
-    with etl.from_config("photos.toml") as train:
-        assert len(etl.fit(model, train, backend="cpu", epochs=1).scores) == 5
-        features, labels = next(iter(torch.utils.data.DataLoader(etl.TorchDataset(train), batch_size=None)))
-    assert features.shape == (8, 3, SIZE, SIZE)
-    assert labels.shape == (8,)
-
-
 @pytest.mark.usefixtures("torch_threads")
 def test_torch_gets_the_threads_that_the_loader_was_tuned_beside(folder: Path) -> None:
     configuration(settings={"compute_threads": 3}).write("photos.toml")

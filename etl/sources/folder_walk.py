@@ -44,11 +44,13 @@ class FolderWalk:
     Raises
     ------
     ValueError
-        If a link leads out of `root`, or a folder is met twice, since a cycle of links would never end. The error names
-        the link.
+        If `root` is not a folder, a link leads out of it, or a folder is met twice, since a cycle of links would never
+        end. The error names the folder or link.
     """
 
     def __init__(self, root: Path, suffixes: tuple[str, ...], follow_links: bool, reason: str) -> None:
+        if not root.is_dir():
+            raise ValueError(f"{root} is not a folder" if root.exists() else f"{root} does not exist")
         self.root = root
         self._real = Path(os.path.realpath(root))
         self._suffixes = suffixes

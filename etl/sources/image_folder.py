@@ -55,8 +55,6 @@ class ImageFolder(Identified):
     def __init__(self, root: str | Path, *, follow_links: bool = False, allow_empty: bool = False) -> None:
         self.name = str(root)
         self.root = Path(root)
-        if not self.root.is_dir():
-            raise ValueError(f"{root} is not a folder" if self.root.exists() else f"{root} does not exist")
         walk = FolderWalk(self.root, suffixes(), follow_links, "not images")
         found: dict[str, list[str]] = {}
         for entry in walk.entries():

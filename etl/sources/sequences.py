@@ -95,8 +95,6 @@ class Sequences(Identified):
             raise ValueError("labels are either targets (regression=True) or names (classes=[...])")
         self.name = str(root)
         self._root = Path(root)
-        if not self._root.is_dir():
-            raise ValueError(f"{root} is not a folder" if self._root.exists() else f"{root} does not exist")
         walk = FolderWalk(self._root, (SUFFIX,), follow_links, f"not {SUFFIX} files")
         folders = find_sequences(walk)
         self._files = [file for files in folders.values() for file in files]

@@ -90,15 +90,6 @@ def test_the_stage_channels_first_gives_the_stored_planes_without_a_copy(folder:
     assert np.array_equal(planes, stored(folder, "train")[4])
 
 
-def test_the_default_pipeline_normalises_with_the_statistics_of_the_set(folder: Path) -> None:
-    image = etl.cifar10_pipeline()(etl.Cifar10(folder)[7])["features"]
-    expected = etl.stages.Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))(
-        {"features": stored(folder, "train")[7].copy()}
-    )["features"]
-    assert (image.dtype, image.shape) == (np.float32, (3, 32, 32))
-    assert image.tobytes() == expected.tobytes()
-
-
 @pytest.mark.parametrize("until", ["read", "channels_first"])
 def test_a_store_after_any_stage_gives_the_batches_of_the_files(until: str, folder: Path, tmp_path: Path) -> None:
     source, pipeline = etl.Cifar10(folder), etl.cifar10_pipeline()

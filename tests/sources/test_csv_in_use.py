@@ -120,10 +120,3 @@ def test_the_command_says_in_one_line_what_is_wrong(
     assert main(["presave", str(write(tmp_path, TABLE)), str(tmp_path / "s"), *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
-
-
-def test_a_table_option_for_images_is_refused(
-    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["presave", str(photographs), str(tmp_path / "s"), "--label", "x"]) == 2
-    assert "is read as ImageFolder, which has no option label" in capsys.readouterr().err

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -183,36 +180,12 @@ def test_a_path_that_is_no_folder_is_an_error_that_says_so(tmp_path: Path, make:
         etl.ImageFolder(path)
 
 
-def test_a_pickled_source_reads_the_same_records(tmp_path: Path) -> None:
-    write_files(tmp_path, "a/1.jpg", "b/2.jpg")
-    source = etl.ImageFolder(tmp_path)
-    copy = pickle.loads(pickle.dumps(source))
-    assert copy.classes == source.classes
-    assert [copy[i]["features"].tobytes() for i in range(2)] == [source[i]["features"].tobytes() for i in range(2)]
-
-
 def test_no_file_is_open_between_reads(tmp_path: Path) -> None:
     write_files(tmp_path, *(f"a/{i}.jpg" for i in range(20)))
     source = etl.ImageFolder(tmp_path)
     records = [source[i] for i in range(20)]
     assert descriptors_below(tmp_path) == []
     assert len(records) == 20
-
-
-def test_a_hundred_thousand_files_are_listed() -> None:
-    # In memory if possible: a disk takes long to create so many.
-    shared_memory = Path("/dev/shm")  # noqa: S108 - a new folder in it, as anywhere
-    with tempfile.TemporaryDirectory(dir=shared_memory if shared_memory.is_dir() else None) as root:
-        for name in ("a", "b"):
-            (Path(root) / name).mkdir()
-            folder = os.open(f"{root}/{name}", os.O_RDONLY)
-            for number in range(50_000):
-                os.close(os.open(f"{number:05d}.jpg", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
-            os.close(folder)
-        source = etl.ImageFolder(root)
-    assert len(source) == 100_000
-    assert np.bincount(source.labels).tolist() == [50_000, 50_000]
-    assert source.files[50_000] == "b/00000.jpg"
 
 
 def test_a_file_that_has_gone_is_an_error_that_names_record_file_and_stage(tmp_path: Path) -> None:

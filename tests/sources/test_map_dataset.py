@@ -68,17 +68,6 @@ def one(item: Any, **options: Any) -> Any:
     return etl.MapDataset([item], **options)[0]
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_any_iterator_loads_it(threads: int) -> None:
-    raw = etl.RawIterator(etl.MapDataset(Pairs()), NOTHING, 5, shuffle=True, dtype="float64")
-    iterator = etl.AsyncIterator(raw, threads=threads) if threads else raw
-    batches = list(iterator)
-    assert sorted(label for batch in batches for label in batch.labels.tolist()) == list(range(12))
-    for batch in batches:
-        np.testing.assert_array_equal(batch.features, np.repeat(batch.labels[:, None], 3, 1))
-        assert (batch.features.dtype, batch.labels.dtype) == (np.float64, np.int64)
-
-
 def test_opened_images_go_through_the_pipeline_as_their_files_do(photographs: Path, tmp_path: Path) -> None:
     source = etl.MapDataset(Photographs(photographs), ragged=["features"])
     pipeline = etl.image_pipeline(8)
@@ -137,11 +126,6 @@ def test_keys_that_records_do_not_have_are_said_once(item: Any, options: dict[st
         records = [source[number] for number in range(3)]
     assert [str(each.message) for each in caught] == [f"MapDataset {said}"]
     assert {*records[0]} == ({"features", "label"} if "label" in item else {"features"})
-
-
-@pytest.mark.parametrize("item", [(PIXELS, 3), {"features": PIXELS}])
-def test_with_label_none_records_have_none(item: Any) -> None:
-    assert set(one(item, label=None)) == {"features"}
 
 
 def test_keys_may_have_other_names_and_the_label_may_be_missing() -> None:

@@ -260,13 +260,6 @@ def test_arrays_that_do_not_go_together_are_named(features: Any, labels: Any, sa
         etl.Sequences.from_arrays(features, labels)
 
 
-def test_one_length_for_all_makes_batches(tmp_path: Path) -> None:
-    write(tmp_path, s1=steps((1, 2), (3, 4)), s2=steps((5, 6), (7, 8)), labels="name,label\ns1,1\ns2,0\n")
-    (batch,) = etl.RawIterator(etl.Sequences(tmp_path), etl.Pipeline([]), batch_size=2)
-    assert batch.features.tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
-    assert batch.labels.tolist() == [1, 0]
-
-
 @pytest.mark.parametrize("is_per_step", [False, True], ids=["a label each", "a label a step"])
 def test_a_store_gives_the_records_back_bit_for_bit(is_per_step: bool, tmp_path: Path) -> None:
     root = tmp_path / "sequences"

@@ -121,18 +121,6 @@ def shards_of(photographs: Path, folder: Path) -> Path:
     return folder
 
 
-def test_batches_are_those_of_the_photographs_in_a_folder(photographs: Path, tmp_path: Path) -> None:
-    order = [*range(0, 40, 2), *range(1, 40, 2)]
-    folder = etl.ImageFolder(photographs)
-    shards = etl.Tar(shards_of(photographs, tmp_path / "shards"))
-    assert shards.classes == folder.classes
-    pipeline = etl.image_pipeline(16)
-    expected = list(etl.RawIterator([folder[number] for number in order], pipeline, batch_size=8))
-    for one, other in zip(etl.RawIterator(shards, pipeline, batch_size=8), expected, strict=True):
-        assert one.features.tobytes() == other.features.tobytes()
-        assert one.labels.tobytes() == other.labels.tobytes()
-
-
 def test_a_store_gives_the_encoded_bytes_back(photographs: Path, tmp_path: Path) -> None:
     source = etl.Tar(shards_of(photographs, tmp_path / "shards"))
     presave.write(tmp_path / "s", etl.records(source, etl.Pipeline([])), jobs=2).close()

@@ -40,25 +40,10 @@ def test_rgb_is_decoded_as_it_is() -> None:
     np.testing.assert_array_equal(decode(encode(Image.fromarray(UPRIGHT))), UPRIGHT)
 
 
-def test_greyscale_has_three_equal_channels() -> None:
-    grey = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
-    np.testing.assert_array_equal(decode(encode(Image.fromarray(grey))), np.stack([grey] * 3, axis=2))
-
-
 def test_alpha_is_dropped_and_the_colour_below_it_kept() -> None:
     alpha = np.arange(24, dtype=np.uint8).reshape(4, 6, 1)
     rgba = Image.fromarray(np.concatenate([UPRIGHT, alpha], axis=2))
     np.testing.assert_array_equal(decode(encode(rgba)), UPRIGHT)
-
-
-def test_grey_with_alpha_is_decoded_as_grey() -> None:
-    image = Image.new("LA", (6, 4), (77, 0))
-    assert (decode(encode(image)) == 77).all()
-
-
-def test_one_bit_images_are_black_and_white() -> None:
-    bits = np.eye(4, 6, dtype=bool)
-    np.testing.assert_array_equal(decode(encode(Image.fromarray(bits))), np.repeat(bits[:, :, None], 3, 2) * 255)
 
 
 @pytest.mark.parametrize("transparency", [None, 0, 1, bytes([0, 128, 255])])

@@ -71,15 +71,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1", "4:4:0", "keep_rgb"])
-@pytest.mark.parametrize("quality", [30, 95])
-def test_jpegs_of_every_subsampling_have_pillows_pixels(
-    subsampling: str, progressive: bool, quality: int, calls: list[int]
-) -> None:
+def test_jpegs_of_every_subsampling_have_pillows_pixels(subsampling: str, progressive: bool, calls: list[int]) -> None:
     # Pillow writes no 4:4:0, which cameras make of 4:2:2 that they turn without decoding: the sampling is exchanged.
     options = (
         {"keep_rgb": True} if subsampling == "keep_rgb" else {"subsampling": subsampling.replace("4:4:0", "4:2:2")}
     )
-    encoded = encode(picture(64, 64), quality=quality, progressive=progressive, **options).copy()
+    encoded = encode(picture(64, 64), progressive=progressive, **options).copy()
     if subsampling == "4:4:0":
         size_and_sampling = b"\x08\x00\x40\x00\x40\x03\x01\x21"
         encoded[encoded.tobytes().index(size_and_sampling) + len(size_and_sampling) - 1] = 0x12
