@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import ExifTags, Image
+from PIL import Image
 
 import etl
 from etl.stages import Decode
+from tests.image_files import encode
+from tests.image_files import orientation as exif_of
+
+
+def plain(height: int, width: int) -> Image.Image:
+    return Image.new("RGB", (width, height), (200, 100, 50))
+
 
 SIDES = st.integers(1, 150)
-
-
-def encode(height: int, width: int, format: str = "JPEG", **options: Any) -> np.ndarray:
-    file = io.BytesIO()
-    Image.new("RGB", (width, height), (200, 100, 50)).save(file, format, **options)
-    return np.frombuffer(file.getvalue(), np.uint8)
 
 
 @settings(deadline=None, max_examples=60)
@@ -29,9 +29,7 @@ def encode(height: int, width: int, format: str = "JPEG", **options: Any) -> np.
 def test_both_sides_are_at_least_what_was_asked_for_or_what_the_file_has(
     height: int, width: int, least_height: int, least_width: int, orientation: int, decoder: str
 ) -> None:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
-    encoded = encode(height, width, exif=exif)
+    encoded = encode(plain(height, width), "JPEG", exif=exif_of(orientation))
     upright = (height, width) if orientation < 5 else (width, height)
     found = Decode(decoder, (least_height, least_width))({"features": encoded})["features"].shape[:2]
     assert Decode(decoder)({"features": encoded})["features"].shape[:2] == upright
@@ -52,14 +50,14 @@ def test_both_sides_are_at_least_what_was_asked_for_or_what_the_file_has(
 def test_it_is_the_smallest_size_that_the_decoder_offers(
     decoder: str, at_least: tuple[int, int], expected: tuple[int, int]
 ) -> None:
-    pixels = Decode(decoder, at_least)({"features": encode(80, 120)})["features"]
+    pixels = Decode(decoder, at_least)({"features": encode(plain(80, 120), "JPEG")})["features"]
     assert pixels.shape == (*expected, 3)
     assert abs(pixels.astype(int) - [200, 100, 50]).max() < 5
 
 
 @pytest.mark.parametrize("decoder", ["pillow", "turbo"])
 def test_a_format_that_cannot_be_scaled_keeps_its_size(decoder: str) -> None:
-    assert Decode(decoder, (4, 4))({"features": encode(80, 120, "PNG")})["features"].shape == (80, 120, 3)
+    assert Decode(decoder, (4, 4))({"features": encode(plain(80, 120), "PNG")})["features"].shape == (80, 120, 3)
 
 
 def test_a_pipeline_asks_for_the_size_that_it_resizes_to(photographs: Path) -> None:

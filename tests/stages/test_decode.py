@@ -15,17 +15,13 @@ from PIL import ExifTags, Image, ImageOps
 
 import etl
 import presave
+from tests.image_files import XMP, encode
+from tests.image_files import orientation as exif_of
 
 # Black, with one bright corner: any turn or flip shows.
 UPRIGHT = np.zeros((4, 6, 3), np.uint8)
 UPRIGHT[0, 0] = (250, 130, 10)
 UPRIGHT[0, 5] = (40, 200, 90)
-
-
-def encode(image: Image.Image, format: str = "PNG", **options: Any) -> np.ndarray:
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return np.frombuffer(file.getvalue(), np.uint8)
 
 
 def decode(encoded: np.ndarray, decoder: str = "pillow") -> np.ndarray:
@@ -97,8 +93,7 @@ STORED = {
 
 @pytest.mark.parametrize("orientation", sorted(STORED))
 def test_every_exif_orientation_is_turned_upright(orientation: int) -> None:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
+    exif = exif_of(orientation)
     stored = Image.fromarray(np.ascontiguousarray(STORED[orientation]))
     np.testing.assert_array_equal(decode(encode(stored, exif=exif)), UPRIGHT)
 
@@ -162,9 +157,7 @@ def test_every_format_and_mode_is_turned_as_by_exif_transpose(
     format: str, options: dict[str, Any], mode: str, decoder: str
 ) -> None:
     for orientation in range(1, 9):
-        exif = Image.Exif()
-        exif[ExifTags.Base.Orientation] = orientation
-        given = {**options, "exif": exif}
+        given = {**options, "exif": exif_of(orientation)}
         if "tiffinfo" in options:
             given = {"tiffinfo": {**options["tiffinfo"], ExifTags.Base.Orientation: orientation}}
         encoded = stored(mode, format, given)
@@ -181,9 +174,6 @@ def test_a_big_endian_tiff_is_turned_once_in_a_store_too(tmp_path: Path) -> None
     with presave.write(tmp_path / "one.store", records) as store:
         pixels = store.gather([0])["features"][0]
     np.testing.assert_array_equal(pixels, turned_by_pillow(encoded))
-
-
-XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
 
 
 @pytest.mark.parametrize("decoder", ["pillow", "turbo"])
@@ -207,8 +197,7 @@ def test_an_orientation_in_xmp_data_counts_as_for_exif_transpose(
 
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
 def test_an_orientation_that_does_not_exist_changes_nothing(orientation: int) -> None:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
+    exif = exif_of(orientation)
     np.testing.assert_array_equal(decode(encode(Image.fromarray(UPRIGHT), exif=exif)), UPRIGHT)
 
 
@@ -248,8 +237,7 @@ def test_unreadable_metadata_of_a_png_does_not_make_it_unreadable(
 
 
 def test_exif_data_behind_the_pixels_of_a_png_counts_as_before_them() -> None:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = 3
+    exif = exif_of(3)
     encoded = png_with(b"eXIf", exif.tobytes()[6:], behind_pixels=True)
     np.testing.assert_array_equal(decode(encoded), UPRIGHT[::-1, ::-1])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import ExifTags, Image
+from PIL import Image
 
 import etl
 from etl.images import turbo
+from tests.image_files import XMP, encode, orientation
 
-XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
 # Python treats such a package as missing.
 WITHOUT = """
 import sys
@@ -35,22 +34,10 @@ def picture(height: int = 87, width: int = 131) -> Image.Image:
     return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
 
 
-def encode(image: Image.Image, format: str = "JPEG", **options: Any) -> np.ndarray:
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return np.frombuffer(file.getvalue(), np.uint8)
-
-
 def decode(encoded: np.ndarray, decoder: str, at_least: tuple[int, int] | None = None) -> np.ndarray:
     pixels: np.ndarray = etl.stages.Decode(decoder, at_least)({"features": encoded})["features"]
     assert pixels.dtype == np.uint8
     return pixels
-
-
-def orientation(number: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = number
-    return exif
 
 
 @pytest.fixture
@@ -76,7 +63,7 @@ def test_jpegs_of_every_subsampling_have_pillows_pixels(subsampling: str, progre
     options = (
         {"keep_rgb": True} if subsampling == "keep_rgb" else {"subsampling": subsampling.replace("4:4:0", "4:2:2")}
     )
-    encoded = encode(picture(64, 64), progressive=progressive, **options).copy()
+    encoded = encode(picture(64, 64), "JPEG", progressive=progressive, **options).copy()
     if subsampling == "4:4:0":
         size_and_sampling = b"\x08\x00\x40\x00\x40\x03\x01\x21"
         encoded[encoded.tobytes().index(size_and_sampling) + len(size_and_sampling) - 1] = 0x12
@@ -86,7 +73,7 @@ def test_jpegs_of_every_subsampling_have_pillows_pixels(subsampling: str, progre
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_grey_and_cmyk_jpegs_have_pillows_pixels(mode: str, calls: list[int]) -> None:
-    encoded = encode(picture().convert(mode))
+    encoded = encode(picture().convert(mode), "JPEG")
     np.testing.assert_array_equal(decode(encoded, "turbo"), decode(encoded, "pillow"))
     assert len(calls) == (mode == "L")
 
@@ -97,7 +84,7 @@ def test_grey_and_cmyk_jpegs_have_pillows_pixels(mode: str, calls: list[int]) ->
 def test_every_exif_orientation_is_turned_as_by_pillow(
     number: int, stored_at_least: tuple[int, int] | None, calls: list[int]
 ) -> None:
-    encoded = encode(picture(60, 100), quality=95, exif=orientation(number))
+    encoded = encode(picture(60, 100), "JPEG", quality=95, exif=orientation(number))
     is_sideways = number in range(5, 9)
     at_least = stored_at_least[::-1] if stored_at_least is not None and is_sideways else stored_at_least
     found = decode(encoded, "turbo", at_least)
@@ -112,13 +99,13 @@ def test_every_exif_orientation_is_turned_as_by_pillow(
     "exif", [b"", b"Exif\0\0this is no TIFF header", orientation(8)], ids=["no EXIF", "damaged EXIF", "another EXIF"]
 )
 def test_an_orientation_in_xmp_data_counts_as_for_pillow(exif: Any, calls: list[int]) -> None:
-    encoded = encode(picture(), xmp=XMP, exif=exif)
+    encoded = encode(picture(), "JPEG", xmp=XMP, exif=exif)
     np.testing.assert_array_equal(decode(encoded, "turbo"), decode(encoded, "pillow"))
     assert len(calls) == 1
 
 
 def test_padding_between_segments_hides_no_orientation() -> None:
-    encoded = encode(picture(), exif=orientation(6)).tobytes()
+    encoded = encode(picture(), "JPEG", exif=orientation(6)).tobytes()
     padded = np.frombuffer(encoded[:2] + b"\xff" + encoded[2:], np.uint8)
     assert decode(padded, "turbo").shape == (131, 87, 3)
 
@@ -127,7 +114,7 @@ def test_padding_between_segments_hides_no_orientation() -> None:
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # about damaged EXIF data
 def test_damaged_files_give_pillows_pixels_or_pillows_error(data: st.DataObject) -> None:
-    encoded = encode(picture(24, 40), exif=orientation(6)).copy()
+    encoded = encode(picture(24, 40), "JPEG", exif=orientation(6)).copy()
     for _ in range(data.draw(st.integers(1, 3))):
         encoded[data.draw(st.integers(2, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     encoded = encoded[: data.draw(st.sampled_from([len(encoded), len(encoded) // 2, len(encoded) - 9]))]
@@ -144,7 +131,7 @@ def test_damaged_files_give_pillows_pixels_or_pillows_error(data: st.DataObject)
 @pytest.mark.parametrize("resizer", ["pillow", "opencv"])
 def test_a_bad_file_is_an_error_at_decode_that_names_it(tmp_path: Path, damage: str, resizer: str) -> None:
     (tmp_path / "cat").mkdir()
-    encoded = encode(picture())
+    encoded = encode(picture(), "JPEG")
     bad = encoded[: len(encoded) // 2] if damage == "truncated" else np.frombuffer(b"\xff\xd8\xff nothing", np.uint8)
     encoded.tofile(tmp_path / "cat" / "1.jpg")
     bad.tofile(tmp_path / "cat" / "2.jpg")
@@ -177,7 +164,7 @@ def test_opencv_resizes_grey_and_colour_and_leaves_the_cores_to_the_loader() -> 
 
 
 def test_a_small_file_of_very_many_pixels_is_refused_before_memory_is_taken_for_them(calls: list[int]) -> None:
-    encoded = encode(picture(16, 16)).copy()
+    encoded = encode(picture(16, 16), "JPEG").copy()
     place = encoded.tobytes().index(b"\xff\xc0") + 5
     encoded[place : place + 4] = 0xFF  # height and width
     for decoder in ("turbo", "pillow"):
@@ -187,7 +174,7 @@ def test_a_small_file_of_very_many_pixels_is_refused_before_memory_is_taken_for_
 
 
 def test_a_file_of_very_many_scans_is_refused_before_it_is_decoded(calls: list[int]) -> None:
-    content = encode(picture(16, 16), progressive=True).tobytes()
+    content = encode(picture(16, 16), "JPEG", progressive=True).tobytes()
     place = content.index(b"\xff\xc2") + 5
     content = content[:place] + (8000).to_bytes(2, "big") * 2 + content[place + 4 :]
     last = content.rindex(b"\xff\xda")
@@ -227,7 +214,7 @@ def test_what_else_is_in_a_jpeg_file_makes_it_neither_unreadable_nor_another(
     decoder: str, added: str, progressive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 87 * 131)  # so that 20 scans are allowed
-    plain = encode(picture(), exif=orientation(6), progressive=progressive).tobytes()
+    plain = encode(picture(), "JPEG", exif=orientation(6), progressive=progressive).tobytes()
     start, end = ADDED[added]
     encoded = np.frombuffer(plain[:2] + start + plain[2:] + end, np.uint8)
     np.testing.assert_array_equal(decode(encoded, decoder), decode(np.frombuffer(plain, np.uint8), "pillow"))
@@ -239,7 +226,7 @@ def test_scans_are_counted_wherever_libjpeg_finds_them(
     decoder: str, hidden: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 87 * 131)
-    content = encode(picture(), progressive=True).tobytes()
+    content = encode(picture(), "JPEG", progressive=True).tobytes()
     last = content.rindex(b"\xff\xda")
     encoded = np.frombuffer(content[:-2] + (hidden + content[last:-2]) * 30 + content[-2:], np.uint8)
     with pytest.raises(ValueError, match=r"[34]\d scans of 11,397 pixels, which is not a photograph"):
