@@ -12,6 +12,7 @@ import pytest
 from tests.skips import Skip, describe_skips, read_skips
 
 ROOT = Path(__file__).parents[1]
+PYTEST = ("pytest", "-p", "xdist", "-p", "tests.skips")
 SKIPPING = """
 import pytest
 
@@ -68,7 +69,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=folder,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env={**environment, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # which takes a second
         capture_output=True,
         text=True,
         timeout=120,
@@ -78,7 +79,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_skips_of_two_runs_with_and_without_workers_are_listed_once_by_reason(folder: Path) -> None:
     for selection, workers in (("not slow", "2"), ("slow", "0")):
-        ran = run(folder, "pytest", "-p", "tests.skips", "--skips", "new/skips.jsonl", "-n", workers, "-m", selection)
+        ran = run(folder, *PYTEST, "--skips", "new/skips.jsonl", "-n", workers, "-m", selection)
         assert ran.returncode == 0, ran.stdout
     assert set(read_skips(folder / "new/skips.jsonl")) == SKIPS
     shown = run(folder, "tests.skips", "new/skips.jsonl")
@@ -87,7 +88,7 @@ def test_skips_of_two_runs_with_and_without_workers_are_listed_once_by_reason(fo
 
 
 def test_a_run_that_skips_nothing_says_so_and_one_that_never_was_is_an_error(folder: Path) -> None:
-    ran = run(folder, "pytest", "-p", "tests.skips", "--skips", "skips.jsonl", "-k", "passes", "test_single.py")
+    ran = run(folder, *PYTEST, "--skips", "skips.jsonl", "-k", "passes", "test_single.py")
     assert ran.returncode == 0, ran.stdout
     assert run(folder, "tests.skips", "skips.jsonl").stdout == "Nothing was skipped.\n"
     missing = run(folder, "tests.skips", "other.jsonl")

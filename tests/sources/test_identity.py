@@ -324,17 +324,13 @@ def _subset(folder: Path) -> Any:
 
 @pytest.mark.parametrize("make", [_Listed, _subset])
 def test_the_files_that_a_data_set_lists_identify_its_items(make: Callable[[Path], Any], tmp_path: Path) -> None:
-    def stop(_: presave.Progress) -> None:
-        raise KeyboardInterrupt
-
     folder = _images(tmp_path)
-    target, state = tmp_path / "s", etl.RawIterator(etl.MapDataset(make(folder)), NOTHING, 4).state_dict()
-    with pytest.raises(KeyboardInterrupt):
-        presave.write(target, etl.records(etl.MapDataset(make(folder)), NOTHING), shard_nbytes=150, progress=stop)
+    state = etl.RawIterator(etl.MapDataset(make(folder)), NOTHING, 4).state_dict()
+    _begin(tmp_path / "s", etl.MapDataset(make(folder)))
     (folder / "class0" / "0.png").rename(folder / "class1" / "0.png")
     moved = etl.MapDataset(make(folder))
     with pytest.raises(presave.StoreError, match=r"record 0 was read from .*class0/0\.png .* and now it is"):
-        presave.write(target, etl.records(moved, NOTHING), shard_nbytes=150)
+        _write(tmp_path / "s", moved)
     if make is _Listed:
         with pytest.raises(ValueError, match="other records than this iterator has"):
             etl.RawIterator(moved, NOTHING, 4).load_state_dict(state)
