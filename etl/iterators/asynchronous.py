@@ -17,7 +17,7 @@ from etl.arguments import whole_number
 from etl.iterators.ahead import AheadIterator
 from etl.iterators.indexed import IndexedIterator
 from etl.iterators.iterator import BatchIterator
-from etl.iterators.prefetchable import Prefetchable, WholeBatches
+from etl.iterators.whole_batches import WholeBatches
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import AnyPlan, BatchPlan, SkippedRecords, State
 from etl.loading.buffer_pool import BufferPool
@@ -157,10 +157,15 @@ class AsyncIterator(AheadIterator):
         # Weak, so that the threads end when the caller leaves its loop and nothing else holds the epoch.
         self._running: weakref.ref[_Epoch] | None = None
         self._source = self._find_source()
-        loader = self._source.loader
-        if workers == "process":
-            self._check_processes()
-        if memory_budget is not None and loader is None:
+        has_loader = self._source.loader is not None
+        if workers == "process" and not has_loader:
+            raise ValueError(
+                f"workers='process' needs an iterator whose batches can be loaded in parts, such as RawIterator and "
+                f"PresavedIterator; {self._name} makes whole batches itself: use workers='thread'"
+            )
+        if workers == "process" and sys.platform != "linux":
+            raise ValueError("workers='process' needs Linux, for anonymous shared memory; use workers='thread'")
+        if memory_budget is not None and not has_loader:
             raise ValueError(
                 f"memory_budget needs the size of batches, which {self._name} does not tell; use prefetch_size"
             )
@@ -175,7 +180,7 @@ class AsyncIterator(AheadIterator):
         self._source = self._find_source()
         self._open_pool()
 
-    def _find_source(self) -> Prefetchable:
+    def _find_source(self) -> IndexedIterator | WholeBatches:
         iterator = self._iterator
         return iterator if isinstance(iterator, IndexedIterator) else WholeBatches(iterator, self._name)
 
@@ -190,7 +195,7 @@ class AsyncIterator(AheadIterator):
             self._worker_pool = WorkerPool(self.processes, self._start_method, key)
             interrupts.end_with(self, self._worker_pool.close)
             self._worker_pool.open(source.loader)
-            self._buffers = BufferPool(self._source.reuse, allocate=self._worker_pool.memory.allocate)
+            self._buffers = BufferPool(source.reuse, allocate=self._worker_pool.memory.allocate)
 
     @property
     def prefetch_size(self) -> int:
@@ -310,15 +315,6 @@ class AsyncIterator(AheadIterator):
         except Exception:  # noqa: BLE001 - of the user's data set
             return error
         return RecordError(error.source, error.record, error.stage, error.name, f"{error.cause}; {READABLE_HERE}")
-
-    def _check_processes(self) -> None:
-        if self._source.loader is None:
-            raise ValueError(
-                f"workers='process' needs an iterator whose batches can be loaded in parts, such as RawIterator and "
-                f"PresavedIterator; {self._name} makes whole batches itself: use workers='thread'"
-            )
-        if sys.platform != "linux":
-            raise ValueError("workers='process' needs Linux, for anonymous shared memory; use workers='thread'")
 
     def _end_epoch(self) -> None:
         epoch = self._running() if self._running is not None else None

@@ -81,13 +81,7 @@ class DeviceIterator(AheadIterator):
         return _Epoch(self, batches, token)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> DeviceIterator:
-        """Return an iterator over the part of each epoch that belongs to `rank`, on the same device.
-
-        Parameters
-        ----------
-        rank, world_size, uneven
-            See `BatchIterator.shard`.
-        """
+        """Return a part of each epoch on the same device, see `BatchIterator.shard`."""
         shard = DeviceIterator(self._shard(rank, world_size, uneven), self._backend)
         shard._finish = self._finish
         return shard

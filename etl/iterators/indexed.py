@@ -32,7 +32,9 @@ from etl.stages.dtypes import find_dtype
 
 
 class IndexedIterator(BatchIterator):
-    """Iterates over records that a `Sampler` chooses and a `Loader` loads. Implements `Prefetchable`.
+    """Iterates over records that a `Sampler` chooses and a `Loader` loads.
+
+    The caller's thread loads them, or `AsyncIterator` does, through the methods that follow `wrap_loader`.
 
     Parameters
     ----------

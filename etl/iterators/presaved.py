@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 import presave
 from etl.iterators.indexed import IndexedIterator
-from etl.loading.lengths import Lengths, bucket_lengths, store_lengths
+from etl.loading.lengths import bucket_lengths, store_lengths
 from etl.loading.padder import Padder
 from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError
@@ -59,13 +57,16 @@ class PresavedIterator(IndexedIterator):
     ) -> None:
         self._owns_store = not isinstance(store, presave.Store)
         self._store = store if isinstance(store, presave.Store) else presave.open_store(store)
-        check_remainder(self._store, pipeline)
-        lengths = store_lengths(self._store, pipeline, padding) if padding is not None else None
+        _check_remainder(self._store, pipeline)
+        padder, lengths = None, None
+        if padding is not None:
+            lengths = store_lengths(self._store, pipeline, padding)
+            ragged = [name for name, field in self._store.fields.items() if field.is_ragged]
+            padder = Padder(padding, ragged_after(ragged, pipeline.stages), lengths, find_dtype(dtype))
         longest = bucket_lengths(lengths, padding, bucket_records, str(self._store.path))
         sampler = Sampler(
             len(self._store), batch_size, shuffle, seed, drop_last, bucket_records=bucket_records, lengths=longest
         )
-        padder = None if padding is None else make_padder(self._store, pipeline, padding, lengths, find_dtype(dtype))
         loader = choose_loader(self._store, pipeline, find_dtype(dtype), sampler.seed, on_error, padder)
         super().__init__(sampler, loader, dtype, reuse=reuse)
 
@@ -73,15 +74,7 @@ class PresavedIterator(IndexedIterator):
         return store_digests(self._store.manifest)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> PresavedIterator:
-        """Return an iterator over the part of each epoch that belongs to `rank`.
-
-        Closing it does not close the store.
-
-        Parameters
-        ----------
-        rank, world_size, uneven
-            See `BatchIterator.shard`.
-        """
+        """Return a part of each epoch, see `BatchIterator.shard`. Closing it does not close the store."""
         part: PresavedIterator = super().shard(rank, world_size, uneven)
         part._owns_store = False
         return part
@@ -93,25 +86,7 @@ class PresavedIterator(IndexedIterator):
             self._store.close()
 
 
-def make_padder(
-    store: presave.Store, pipeline: Pipeline, padding: Padding, lengths: Lengths | None, dtype: np.dtype | None
-) -> Padder:
-    """Return a padder for a store.
-
-    Parameters
-    ----------
-    store : presave.Store
-        The store, whose ragged fields are padded unless a stage of `pipeline` makes them equal in size.
-    lengths : Lengths or None
-        Steps of every record, if known.
-    dtype : numpy dtype or None
-        See `Padder`.
-    """
-    ragged = [name for name, field in store.fields.items() if field.is_ragged]
-    return Padder(padding, ragged_after(ragged, pipeline.stages), lengths, dtype)
-
-
-def check_remainder(store: presave.Store, pipeline: Pipeline) -> None:
+def _check_remainder(store: presave.Store, pipeline: Pipeline) -> None:
     """Raise `ValueError` unless `pipeline` continues the one that wrote `store`.
 
     An empty pipeline fits any store: the caller says that nothing is left to do.

@@ -79,15 +79,15 @@ class RawIterator(IndexedIterator):
         bucket_records: int | None = None,
     ) -> None:
         check_source(source)
-        lengths = source_lengths(source, pipeline) if padding is not None else None
+        padder, lengths = None, None
+        if padding is not None:
+            lengths = source_lengths(source, pipeline)
+            ragged = ragged_after(getattr(source, "ragged", ()), (*pipeline.preceding, *pipeline.stages))
+            padder = Padder(padding, ragged, lengths, find_dtype(dtype))
         longest = bucket_lengths(lengths, padding, bucket_records, source_name(source))
         sampler = Sampler(
             len(source), batch_size, shuffle, seed, drop_last, bucket_records=bucket_records, lengths=longest
         )
-        padder = None
-        if padding is not None:
-            ragged = ragged_after(getattr(source, "ragged", ()), (*pipeline.preceding, *pipeline.stages))
-            padder = Padder(padding, ragged, lengths, find_dtype(dtype))
         loader = RecordLoader(source, pipeline, find_dtype(dtype), sampler.seed, on_error, padder)
         super().__init__(sampler, loader, dtype, reuse=reuse)
         self.records = source

@@ -71,12 +71,9 @@ class SyntheticIterator(IndexedIterator):
         return iterator
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> SyntheticIterator:
-        """Return an iterator that yields the same batch `batches` times on every rank.
+        """Return an iterator that yields the same batch `batches` times on every rank, see `BatchIterator.shard`.
 
-        Parameters
-        ----------
-        rank, world_size, uneven
-            See `BatchIterator.shard`. No record is marked as repeated, whatever `uneven` is.
+        No record is marked as repeated, whatever `uneven` is.
         """
         Sampler(1, 1, shuffle=False, seed=0, drop_last=False, rank=rank, world_size=world_size, uneven=uneven)
         part = SyntheticIterator.repeating(self._batch, len(self))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -14,7 +14,7 @@ from etl.loading.padding import Padding
 from etl.sources.record import RecordSequence, source_name
 from etl.stages.fields import MASKS, batch_fields, group_of
 from etl.stages.pipeline import Pipeline
-from etl.stages.stage import AnyStage, changes_length
+from etl.stages.stage import changes_length
 
 # Records whose shapes are read from a store in one call.
 CHUNK_RECORDS = 1 << 20
@@ -54,7 +54,7 @@ def source_lengths(source: RecordSequence, pipeline: Pipeline) -> Lengths | None
     an array. Raises `ValueError` if it is anything else.
     """
     given: Any = getattr(source, "lengths", None)
-    if given is None or _are_changed((*pipeline.preceding, *pipeline.stages)):
+    if given is None or any(map(changes_length, (*pipeline.preceding, *pipeline.stages))):
         return None
     fields = {}
     for name, values in given.items() if isinstance(given, Mapping) else ((name, given) for name in MASKS):
@@ -78,7 +78,7 @@ def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) ->
     store : presave.Store
         The store, which has the shape of every record in its manifest or shards.
     """
-    if _are_changed(pipeline.stages):
+    if any(map(changes_length, pipeline.stages)):
         return None
     ragged = [name for name, field in store.fields.items() if field.is_ragged]
     fields = {}
@@ -119,7 +119,3 @@ def bucket_lengths(
             "give the source an attribute `lengths` (the steps of each record), or presave it after that stage"
         )
     return longest
-
-
-def _are_changed(stages: Iterable[AnyStage]) -> bool:
-    return any(map(changes_length, stages))

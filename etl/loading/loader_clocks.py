@@ -144,13 +144,6 @@ class WatchedLoader:
         self.spans: list[Span] = []
 
     def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
-        """Plan a batch, count it, and keep the span of planning.
-
-        Parameters
-        ----------
-        indices, epoch, cursor
-            As for `Loader.plan`.
-        """
         started = time.perf_counter()
         spec = self._loader.plan(indices, epoch, cursor)
         self._batch_of.update(dict.fromkeys(indices.tolist(), self._batches))
@@ -166,17 +159,6 @@ class WatchedLoader:
         cursor: Cursor,
         finished: Mapping[int, Finished] = NONE_FINISHED,
     ) -> Mapping[int, RecordError]:
-        """Load records and keep the span in which this happened.
-
-        Parameters
-        ----------
-        indices, epoch, out, cursor, finished
-            As for `Loader.load`.
-
-        Returns
-        -------
-        The rows that were skipped, with the reason for each.
-        """
         started = time.perf_counter()
         try:
             return self._loader.load(indices, epoch, out, cursor, finished)
@@ -184,7 +166,6 @@ class WatchedLoader:
             self._note(started, self._batch_of[int(indices[0])])
 
     def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
-        """Return an error for `cause` that names the record and stage at `cursor`."""
         return self._loader.name_error(cursor, cause)
 
     def reset(self) -> None:

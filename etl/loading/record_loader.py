@@ -74,16 +74,8 @@ class RecordLoader:
         self._spec: BatchSpec | None = None
 
     def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
-        """Return the names, shapes and dtypes of the arrays for a batch of the records `indices`.
-
-        Names and dtypes are those of the first record that does not fail, which is loaded only once. Lengths come from
-        the data set; if they are unknown, all records of the batch are loaded here.
-
-        Parameters
-        ----------
-        indices, epoch, cursor
-            See `Loader`.
-        """
+        # Names and dtypes are those of the first record that does not fail, which is loaded only once. If the data set
+        # has no lengths, all records of the batch are loaded here.
         spec = self._spec
         if spec is None:
             finished = self._load_first(indices, epoch, cursor)
@@ -107,15 +99,6 @@ class RecordLoader:
         cursor: Cursor,
         finished: Mapping[int, Finished] = NONE_FINISHED,
     ) -> dict[int, RecordError]:
-        """Write the records `indices` into `out`, one row each.
-
-        What is not the record's fault is raised even if `on_error` is "skip". The message names the record.
-
-        Parameters
-        ----------
-        indices, epoch, out, cursor, finished
-            See `Loader`.
-        """
         # Bound by the pipeline: benchmarks/end_to_end.py measures it as `raw`.
         skipped: dict[int, RecordError] = {}
         source, pipeline, padder, casts = self._source, self._pipeline, self._padder, self._dtype is not None
@@ -149,7 +132,6 @@ class RecordLoader:
         return skipped
 
     def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
-        """Return an error for `cause` that names the record and stage at `cursor`."""
         return record_error(self._source, cursor.record, self._pipeline.name_at(cursor.stage), cause)
 
     def _load_first(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> dict[int, Finished]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -38,11 +37,10 @@ def choose_loader(
     """
     check_on_error(on_error)
     has_features = "features" in store.fields or "features.0" in store.fields
-    if padder is None and has_features:
+    is_ragged = any(store.fields[name].is_ragged for name in batch_fields(store.fields))
+    if padder is None and has_features and not is_ragged:
         normalise = find_normalise(store, pipeline, dtype)
-        fields = [store.fields[name] for name in batch_fields(store.fields)]
-        is_finished = not pipeline.stages and not any(field.is_ragged for field in fields)
-        if is_finished or normalise is not None:
+        if not pipeline.stages or normalise is not None:
             return GatherLoader(store, dtype, normalise)
     # Without a memory map, reading a batch in chunks costs more than reading it at once.
     granularity: Granularity = "record" if store.is_mapped else "batch"
@@ -67,10 +65,7 @@ def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype | N
     if store.reads_whole_shards:  # it would read each shard twice, for the features and for the labels
         return None
     normalise = pipeline.stages[-1]
-    fixed = not any(store.fields[name].is_ragged for name in batch_fields(store.fields))
-    if isinstance(normalise, Normalise) and fixed and can_gather_normalised(store, normalise):
-        return normalise
-    return None
+    return normalise if isinstance(normalise, Normalise) and can_gather_normalised(store, normalise) else None
 
 
 class GatherLoader:
@@ -101,7 +96,6 @@ class GatherLoader:
         self._spec = BatchSpec(fields)
 
     def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:  # noqa: ARG002 - all are the same
-        """Return the arrays for a batch, which are the same for all batches."""
         return self._spec
 
     def load(
@@ -112,13 +106,6 @@ class GatherLoader:
         cursor: Cursor,
         finished: Mapping[int, Finished] = NONE_FINISHED,  # noqa: ARG002 - planning loads none
     ) -> dict[int, RecordError]:
-        """Gather the records `indices` into `out`.
-
-        Parameters
-        ----------
-        indices, epoch, out, cursor, finished
-            See `Loader`.
-        """
         cursor.record, cursor.stage = int(indices[0]), READING
         plain: dict[str, np.ndarray | None] = {}
         for name, array in out.items():
@@ -132,7 +119,6 @@ class GatherLoader:
         return {}
 
     def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
-        """Return an error for `cause` that names the record at `cursor`."""
         return record_error(self._store, cursor.record, READ, cause)
 
 
@@ -169,11 +155,8 @@ class StoreRecords:
             self._buffers.arrays[name] = field.empty(records)
         return self._buffers.arrays[name][:records]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_buffers"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _buffers=_Buffers())
+    def __reduce__(self) -> tuple[type[StoreRecords], tuple[presave.Store]]:
+        return StoreRecords, (self._store,)
 
 
 class _Buffers(threading.local):

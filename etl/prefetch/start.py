@@ -105,11 +105,6 @@ def import_main(main: dict[str, str]) -> None:
         del current._inheriting
 
 
-def leave_to_parent(worker: Any) -> None:
-    """In a fork, close the inherited descriptors of `worker`, which belongs to the parent."""
-    worker._popen.leave_to_parent()
-
-
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """Block SIGINT for processes that are started meanwhile, until they block it themselves."""
@@ -311,6 +306,12 @@ def _pickled(child: _Child, process: Any) -> memoryview:
 
 
 class _WorkerProcess(process.BaseProcess):
+    # The class of the standard library that the new process unpickles: it has imported nothing of this package yet.
+    _unpickled: type[process.BaseProcess]
+
+    def __reduce__(self) -> Any:
+        return object.__new__, (self._unpickled,), self.__dict__
+
     def start(self) -> None:
         """Start the process, as in the standard library, except that a daemonic process may.
 
@@ -324,23 +325,12 @@ class _WorkerProcess(process.BaseProcess):
         process._children.add(self)  # type: ignore[attr-defined]
 
 
-class _SpawnedProcess(_WorkerProcess, SpawnProcess):
-    @staticmethod
-    def _Popen(process: Any) -> _SpawnedChild:  # noqa: N802 - the standard library's name
-        return _SpawnedChild(process)
-
-    def __reduce__(self) -> Any:
-        # The worker unpickles it before it has imported anything of this package.
-        return object.__new__, (SpawnProcess,), self.__dict__
+class _SpawnedProcess(_WorkerProcess):
+    _Popen, _unpickled = _SpawnedChild, SpawnProcess
 
 
-class _ForkedProcess(_WorkerProcess, ForkServerProcess):
-    @staticmethod
-    def _Popen(process: Any) -> _ForkedChild:  # noqa: N802 - the standard library's name
-        return _ForkedChild(process)
-
-    def __reduce__(self) -> Any:
-        return object.__new__, (ForkServerProcess,), self.__dict__
+class _ForkedProcess(_WorkerProcess):
+    _Popen, _unpickled = _ForkedChild, ForkServerProcess
 
 
 _PROCESSES: dict[str, Any] = {"forkserver": _ForkedProcess, "spawn": _SpawnedProcess}

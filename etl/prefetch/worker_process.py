@@ -20,7 +20,7 @@ from etl.images.settings import Setting, pillow_settings
 from etl.loading.batch_plan import BatchPlan
 from etl.prefetch.prefetcher import PendingBatch, Prefetcher
 from etl.prefetch.shared_memory import SharedMemory, SharedObject
-from etl.prefetch.start import UNKNOWN_EXIT_CODE, leave_to_parent, start_process
+from etl.prefetch.start import UNKNOWN_EXIT_CODE, start_process
 from etl.prefetch.worker_main import Done, Failed, NewSettings, Ready, Task, describe
 from etl.runtime.inherited import inherited_policies
 from etl.sources.record import RecordError
@@ -178,7 +178,7 @@ class Worker:
             self.connection.close()
             self._theirs.close()
             if self._process is not None:
-                leave_to_parent(self._process)
+                self._process._popen.leave_to_parent()
 
     def death(self) -> Exception:
         """Return an error that says why the process has ended."""
