@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import pickle
-import random
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ml_dtypes
@@ -24,7 +23,7 @@ WIDE = 10_000
 RECORDS = [{"features": np.full(WIDE, number, np.float32), "label": number} for number in range(22)]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def no_collector() -> Iterator[None]:
     """Memory comes back with the last reference; a cycle would have to wait for the collector."""
     gc.collect()
@@ -71,10 +70,11 @@ def test_memory_is_reused_once_the_last_reference_is_gone(kept_as: str) -> None:
     assert address(again) == place
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "bool"])
-def test_an_array_has_the_dtype_and_is_writable_everywhere(dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int64"])
+def test_an_array_has_the_dtype_is_writable_and_takes_the_memory_of_a_larger_one(dtype: str) -> None:
     pool = BufferPool(reuse=True)
     wanted = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    places = set()
     for count in (4, 3, 1):
         array = lend(pool, count, wanted)
         assert (array.shape, array.dtype) == ((count, WIDE), wanted)
@@ -82,14 +82,10 @@ def test_an_array_has_the_dtype_and_is_writable_everywhere(dtype: str) -> None:
         assert array.flags.writeable
         array[...] = 1
         assert (array == 1).all()
-        tensor = as_tensor(array)
-        assert tensor.data_ptr() == address(array)
-
-
-def test_a_smaller_last_batch_takes_the_memory_of_a_whole_one() -> None:
-    pool = BufferPool(reuse=True)
-    place = address(lend(pool))
-    assert address(lend(pool, 1)) == place
+        places.add(address(array))
+        assert as_tensor(array).data_ptr() == address(array)
+        del array
+    assert len(places) == 1
 
 
 def test_small_arrays_and_pools_without_reuse_get_fresh_memory() -> None:
@@ -146,32 +142,27 @@ def test_no_two_referenced_arrays_share_memory(steps: list[tuple[str, int]]) -> 
 
 def test_concurrent_threads_never_get_the_same_array() -> None:
     pool = BufferPool(reuse=True, max_free=8)
-    mixed: list[int] = []
 
-    def work(number: int) -> None:
-        draw = random.Random(number)
+    def work(number: int) -> bool:
         held: list[np.ndarray] = []
-        for _ in range(300):
+        is_own = True
+        for step in range(300):
             array = lend(pool, 1)
             array[...] = number
             held.append(array)
             del array
             if len(held) > 3:
-                held.pop(draw.randrange(len(held)))
-            mixed.extend(number for array in held if array[0, 0] != number or array[0, -1] != number)
+                held.pop(step % 4)
+            is_own &= all((each[0, [0, -1]] == number).all() for each in held)
+        return is_own
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert mixed == []
+    with ThreadPoolExecutor(6) as threads:
+        assert all(threads.map(work, range(6)))
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_loop_that_keeps_no_batch_reuses_a_few_arrays(threads: int, dtype: str) -> None:
-    raw = etl.RawIterator(RECORDS, etl.Pipeline([]), 4, dtype=dtype)
+def test_a_loop_that_keeps_no_batch_reuses_a_few_arrays(threads: int) -> None:
+    raw = etl.RawIterator(RECORDS, etl.Pipeline([]), 4)
     iterator = etl.AsyncIterator(raw, 2, threads=threads) if threads else raw
     places = set()
     for _ in range(4):
@@ -182,32 +173,10 @@ def test_a_loop_that_keeps_no_batch_reuses_a_few_arrays(threads: int, dtype: str
     assert len(places) <= (4 if threads else 2)  # the caller's, two that are loaded ahead, and one to spare
 
 
-@pytest.mark.parametrize("threads", [0, 3])
-def test_a_loop_may_keep_any_part_of_any_batch(threads: int) -> None:
-    raw = etl.RawIterator(RECORDS, etl.Pipeline([]), 4, shuffle=True)
-    iterator = etl.AsyncIterator(raw, 2, threads=threads) if threads else raw
-    draw = random.Random(0)
-    kept: list[tuple[Any, int]] = []
-    for _ in range(6):
-        for batch in iterator:
-            row = draw.randrange(len(batch))
-            part = batch.features[row] if draw.random() < 0.5 else torch.from_numpy(batch.features)[row]
-            kept.append((part, int(batch.labels[row])))
-            del part
-            if len(kept) > 9:
-                del kept[draw.randrange(len(kept))]
-            assert all((values == number).all() for values, number in kept)
-    assert len(kept) == 9
-
-
-def test_without_reuse_every_batch_is_a_fresh_array() -> None:
-    iterator = etl.RawIterator(RECORDS, etl.Pipeline([]), 4, reuse=False)
-    assert all(batch.features.base is None for batch in iterator)
-
-
-def test_closing_frees_unused_memory() -> None:
-    iterator = etl.RawIterator(RECORDS, etl.Pipeline([]), 4)
-    list(iterator)
-    assert any(iterator._pool._free.values())
-    iterator.close()
-    assert not iterator._pool._free
+def test_an_iterator_without_reuse_makes_fresh_arrays_and_closing_one_with_it_frees_its_memory() -> None:
+    for reuse in (False, True):
+        iterator = etl.RawIterator(RECORDS, etl.Pipeline([]), 4, reuse=reuse)
+        assert [batch.features.base is not None for batch in iterator] == [reuse] * 6
+        assert any(iterator._pool._free.values()) == reuse
+        iterator.close()
+        assert not iterator._pool._free

@@ -1,4 +1,4 @@
-"""Sequences of different lengths: padded alike by every strategy, with masks, and without influence on training."""
+"""Sequences of different lengths: padded alike by every strategy, with masks; and what cannot be padded."""
 
 from __future__ import annotations
 
@@ -12,47 +12,43 @@ import pytest
 import etl
 import presave
 from etl.stages.cursor import ThreadCursor
-from tests.sequences import INPUTS, NOTHING, Sequences, doubled, every_other_step, sequences
+from tests.every_strategy import STRATEGIES, bits, iterate
+from tests.sequences import (
+    INPUTS,
+    NOTHING,
+    Sequences,
+    doubled,
+    every_other_step,
+    every_other_step_unsaid,
+    sequences,
+)
+
+SHUFFLED: dict[str, Any] = {"batch_size": 6, "shuffle": True, "seed": 1}
 
 
-def iterate(strategy: str, folder: Path, records: Any, pipeline: etl.Pipeline, padding: Any, **settings: Any) -> Any:
-    settings = {"batch_size": 6, "shuffle": True, "seed": 1, "padding": padding, **settings}
-    kind = strategy.removeprefix("async ")
-    if kind == "raw":
-        iterator: Any = etl.RawIterator(records, pipeline, **settings)
-    else:
-        before, after = (NOTHING, pipeline) if kind == "presaved early" else (pipeline, NOTHING)
-        ragged = ["features", *(["label"] if np.ndim(records[0]["label"]) else [])]
-        path = folder / f"store {len(list(folder.iterdir()))}"
-        store = presave.write(path, etl.records(list(records), before), ragged=ragged, shard_nbytes=500)
-        iterator = etl.PresavedIterator(store, after, **settings)
-    return etl.AsyncIterator(iterator, threads=2) if strategy.startswith("async") else iterator
+@pytest.mark.parametrize(
+    ("padding", "stage", "dtype", "per_step"),
+    [
+        (etl.Padding(), doubled, "bfloat16", False),
+        (etl.Padding(-1.0, multiple_of=8), every_other_step, "float32", False),
+        (etl.Padding(length=19, label_value=-100, fields=["features", "label"]), doubled, "float32", True),
+    ],
+)
+def test_every_strategy_pads_alike(
+    tmp_path: Path, padding: etl.Padding, stage: Any, dtype: str, per_step: bool
+) -> None:
+    records, settings = sequences(per_step=per_step), {**SHUFFLED, "padding": padding, "dtype": dtype}
+    expected = bits(iterate("raw", tmp_path, records, etl.Pipeline([stage]), **settings))
+    with_lengths = [(strategy, Sequences(records)) for strategy in ("raw", "async raw")]
+    for strategy, source in [*((strategy, records) for strategy in STRATEGIES[1:]), *with_lengths]:
+        assert bits(iterate(strategy, tmp_path, source, etl.Pipeline([stage]), **settings)) == expected, strategy
 
 
-STRATEGIES = ("raw", "presaved", "presaved early", "async raw", "async presaved", "async presaved early")
-
-
-@pytest.mark.parametrize("padding", [etl.Padding(), etl.Padding(-1.0, multiple_of=8), etl.Padding(length=19)])
-@pytest.mark.parametrize("stage", [doubled, every_other_step])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_strategy_pads_alike(tmp_path: Path, padding: etl.Padding, stage: Any, dtype: str) -> None:
-    records, pipeline = sequences(), etl.Pipeline([stage])
-    expected = list(iterate("raw", tmp_path, records, pipeline, padding, dtype=dtype))
-    sources = [("raw", Sequences(records)), ("async raw", Sequences(records))]
-    for strategy, source in [*((strategy, records) for strategy in STRATEGIES[1:]), *sources]:
-        given = list(iterate(strategy, tmp_path, source, pipeline, padding, dtype=dtype))
-        for one, other in zip(expected, given, strict=True):
-            for left, right in zip(one.arrays(), other.arrays(), strict=True):
-                same = (left.shape, left.dtype, left.tobytes()) == (right.shape, right.dtype, right.tobytes())
-                assert same, strategy
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_data_comes_first_then_padding_and_the_mask_marks_both(tmp_path: Path, strategy: str) -> None:
+def test_data_comes_first_then_padding_and_the_mask_marks_both() -> None:
     records = sequences(per_step=True)
     padding = etl.Padding(9.0, multiple_of=4, label_value=-100, fields=["features", "label"])
     left = [record["features"].tobytes() for record in records]
-    for batch in iterate(strategy, tmp_path, records, NOTHING, padding):
+    for batch in etl.RawIterator(records, NOTHING, **SHUFFLED, padding=padding):
         assert batch.features_mask.dtype == np.float32
         lengths = batch.features_mask.sum(axis=1).astype(int)
         assert batch.features.shape[1] == -(-lengths.max() // 4) * 4 == batch.labels.shape[1]
@@ -80,15 +76,16 @@ def test_labels_of_steps_are_padded_if_the_source_marks_them_ragged() -> None:
         assert batch.labels.shape == batch.labels_mask.shape == batch.features_mask.shape
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["raw", "presaved early"])
 def test_several_inputs_have_a_mask_each(tmp_path: Path, strategy: str) -> None:
-    random = np.random.default_rng(3)
     records = [
         {"features": (np.ones((first, 2)), np.ones(second, np.int64), 0.5), "label": first}
-        for first, second in random.integers(1, 9, (20, 2)).tolist()
+        for first, second in np.random.default_rng(3).integers(1, 9, (20, 2)).tolist()
     ]
     totals = np.zeros(2)
-    for batch in iterate(strategy, tmp_path, records, etl.Pipeline([lambda record: dict(record)]), etl.Padding()):
+    for batch in iterate(
+        strategy, tmp_path, records, etl.Pipeline([lambda record: dict(record)]), **SHUFFLED, padding=etl.Padding()
+    ):
         one, two, three = batch.features
         masks = batch.features_mask
         assert masks[2] is None
@@ -132,7 +129,8 @@ def test_a_record_that_fails_is_left_out_of_a_padded_batch() -> None:
 
 
 def test_a_loader_that_was_pickled_pads_as_before(tmp_path: Path) -> None:
-    iterator = iterate("presaved early", tmp_path, sequences(), etl.Pipeline([every_other_step]), etl.Padding())
+    pipeline = etl.Pipeline([every_other_step])
+    iterator = iterate("presaved early", tmp_path, sequences(), pipeline, padding=etl.Padding())
     indices = np.arange(6)
     fields = iterator.loader.plan(indices, 0, ThreadCursor()).fields
     arrays = [{n: np.full((6, *shape), 7, dtype) for n, (shape, dtype) in fields.items()} for _ in range(2)]
@@ -152,3 +150,61 @@ def test_a_record_that_a_batch_was_planned_with_is_not_overwritten_by_what_is_ga
         loader.load(np.array([2]), 0, arrays, ThreadCursor())
         loader.load(np.array([1]), 0, arrays, ThreadCursor(), spec.finished)
         assert (arrays["features"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"multiple_of": 0}, "multiple_of must be a whole number of at least 1, not 0"),
+        ({"length": 0}, "length must be a whole number of at least 1, not 0"),
+        ({"length": 8, "multiple_of": 4}, "length=8 and multiple_of=4: give one of them"),
+        ({"fields": "label"}, r"fields is a collection of names, such as \['label'\]"),
+        ({"fields": ["lable"]}, "fields has 'lable'; only 'features' and 'label' can be padded"),
+    ],
+)
+def test_padding_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        etl.Padding(**settings)
+
+
+def record(*shape: int, **fields: Any) -> etl.Record:
+    return {"features": np.zeros(shape, np.int64), **fields}
+
+
+@pytest.mark.parametrize(
+    ("second", "padding", "message"),
+    [
+        (record(3, 2), None, r"shape \(3, 2\), the records before it \(2, 2\).*padding=etl.Padding\(\)"),
+        (record(9, 2), etl.Padding(length=8), "has 9 steps and is padded to 8; raise that length"),
+        (record(2, 3), etl.Padding(), r"has shape \(2, 3\), the records befo"),
+        (record(2), etl.Padding(), r"has shape \(2,\), the records before it"),
+        (record(2, 2, features_mask=[1]), etl.Padding(), "has 1 steps, the field that it masks has 2"),
+        (record(2, 2, label=1), etl.Padding(), "it has fields features, label, the records before it featur"),
+    ],
+)
+def test_a_record_that_cannot_be_padded_is_named(second: etl.Record, padding: Any, message: str) -> None:
+    with pytest.raises(etl.RecordError, match=f"record 1 of list: failed at stage 'collate': .*{message}"):
+        list(etl.RawIterator([record(2, 2), second], NOTHING, 2, padding=padding))
+
+
+def test_an_impossible_padding_value_is_an_error_at_the_first_record() -> None:
+    with pytest.raises(etl.RecordError, match=r"'features' is int64, which cannot hold the padding value 0\.5"):
+        list(etl.RawIterator([record(2, 2)], NOTHING, 2, padding=etl.Padding(0.5)))
+    shared = {"features": (np.zeros(2), np.zeros(3)), "features_mask": np.ones(2)}
+    with pytest.raises(etl.RecordError, match="it has one 'features_mask' for a tuple; give a tuple of masks"):
+        list(etl.RawIterator([shared], NOTHING, 2, padding=etl.Padding()))
+
+
+@pytest.mark.parametrize("strategy", ["raw", "presaved early"])
+def test_a_stage_that_changes_lengths_without_declaring_it_is_detected(tmp_path: Path, strategy: str) -> None:
+    source, pipeline = Sequences(sequences()), etl.Pipeline([every_other_step_unsaid])
+    with pytest.raises(etl.RecordError, match=r"steps and the .* say \d+; a stage .* changes_length = True"):
+        list(iterate(strategy, tmp_path, source, pipeline, padding=etl.Padding()))
+
+
+@pytest.mark.parametrize("lengths", [[1, 2], np.ones((40, 1), int), np.ones(40)])
+def test_lengths_that_are_not_one_for_each_record_are_refused(lengths: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Sequences(sequences())
+    monkeypatch.setattr(Sequences, "lengths", lengths)
+    with pytest.raises(ValueError, match="they must be integers, one for each of its 40 records"):
+        etl.RawIterator(source, NOTHING, padding=etl.Padding())
