@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import etl
 from tests.asv_history import History, make_history
+from tests.leftovers import prefetch_threads
 from tests.tallies import show_tallies
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +61,14 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
+
+
+@pytest.fixture
+def no_prefetch_thread_is_left() -> Iterator[None]:
+    """Fails a test that leaves a thread that loads ahead."""
+    before = set(prefetch_threads())  # of a test that failed
+    yield
+    assert set(prefetch_threads()) <= before
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,18 @@ from tests.worker_processes import LIMIT_SECONDS, descriptors, mapped_names
 KEPT_DESCRIPTORS = 3
 
 
+def prefetch_threads() -> list[threading.Thread]:
+    """The threads that load ahead now."""
+    return [thread for thread in threading.enumerate() if thread.name == "etl-prefetch"]
+
+
+def wait_for_prefetch_threads() -> None:
+    """Wait until all that they may load is loaded."""
+    for thread in prefetch_threads():
+        thread.join(LIMIT_SECONDS)
+        assert not thread.is_alive()
+
+
 @dataclass(frozen=True)
 class Leftovers:
     """What there is in this process."""

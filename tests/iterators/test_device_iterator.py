@@ -32,14 +32,12 @@ def numbered(count: int = 10) -> etl.RawIterator:
     return etl.RawIterator(records, NOTHING, 2, shuffle=True)
 
 
-@pytest.mark.parametrize("cut", ["resize", "channels_first"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("cut", "dtype"), [("resize", "bfloat16"), ("channels_first", "float32")])
 def test_what_is_finished_on_the_device_has_the_bits_of_the_stages(photographs: Path, cut: str, dtype: str) -> None:
     whole = etl.DeviceIterator(raw(photographs, PIPELINE, dtype=dtype), "cpu")
     before = raw(photographs, PIPELINE.until(cut), dtype=dtype)
     crossing = etl.DeviceIterator(etl.AsyncIterator(before), "cpu", finish=PIPELINE.after(cut))
-    for _ in range(2):
-        assert bits(crossing) == bits(whole)
+    assert bits(crossing) == bits(whole)
 
 
 def test_digits_gain_their_channel_on_the_device(digits: Path) -> None:
@@ -86,7 +84,7 @@ def test_epochs_and_positions_follow_the_batches_handed_out() -> None:
 
 def test_it_resumes_after_any_batch() -> None:
     expected = [batch.labels.tolist() for batch in numbered()]
-    for taken in range(1, 5):
+    for taken in (1, 4):
         first = etl.DeviceIterator(etl.AsyncIterator(numbered()), "cpu")
         epoch = iter(first)
         begun = [next(epoch).labels.tolist() for _ in range(taken)]

@@ -39,8 +39,15 @@ def check(batches: Iterator[etl.Batch]) -> None:
             np.testing.assert_array_equal(array, np.repeat(np.round(batch.labels)[:, None], 2, 1))
 
 
-@pytest.mark.parametrize("ahead", [{}, {"threads": 2}, {"workers": "process", "processes": 2}], ids=str)
-@pytest.mark.parametrize("reads", ["source", "store"])
+@pytest.mark.parametrize(
+    ("reads", "ahead"),
+    [
+        ("source", {}),
+        ("store", {}),
+        ("store", {"threads": 2}),
+        ("source", {"workers": "process", "processes": 1}),
+    ],
+)
 def test_every_iterator_keeps_the_dtypes(reads: str, ahead: dict[str, Any], tmp_path: Path) -> None:
     order: dict[str, Any] = {"batch_size": 4, "shuffle": True, "dtype": None}
     with presave.write(tmp_path / "store", etl.records(Mixed(), NOTHING)) as store:
@@ -52,16 +59,6 @@ def test_every_iterator_keeps_the_dtypes(reads: str, ahead: dict[str, Any], tmp_
         with etl.AsyncIterator(plain, **ahead) if ahead else plain as iterator:
             assert iterator.dtype is None
             check(iterator)
-            batches = iter(iterator)
-            expected = [next(batches), *batches][2].labels
-            iterator.set_epoch(iterator.epoch - 1)
-            batches = iter(iterator)
-            next(batches), next(batches)
-            state = iterator.state_dict()
-            iterator.load_state_dict(state)
-            resumed = next(iter(iterator))
-            np.testing.assert_array_equal(resumed.labels, expected)
-            assert resumed.features[2].dtype == np.float64
 
 
 def test_bfloat16_and_foreign_byte_order_are_kept_and_made_native() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
 import etl
+from etl.loading.sampler import Uneven
 from etl.stages.dtypes import DTYPES
 
 
@@ -57,6 +60,5 @@ def test_it_resumes_like_other_iterators() -> None:
 def test_every_rank_repeats_the_whole_batch() -> None:
     iterator = etl.SyntheticIterator((3,), 2, batches=5)
     (batch, *_) = iterator
-    for rank in range(2):
-        part = iterator.shard(rank, 2)
-        assert [each is batch for each in part] == [True] * 5
+    for uneven in get_args(Uneven):
+        assert [(each is batch, each.repeated) for each in iterator.shard(1, 2, uneven)] == [(True, None)] * 5

@@ -16,28 +16,19 @@ import torch
 from torch.utils.data import DataLoader
 
 import etl
+from tests.leftovers import prefetch_threads, wait_for_prefetch_threads
 from tests.loaders import BATCH, LOADERS, Epochs, Generated, Numbers, dataloader, pairs
 
 LIMIT_SECONDS = 20
+pytestmark = pytest.mark.usefixtures("no_prefetch_thread_is_left")
 LABELS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-
-def prefetch_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "etl-prefetch"]
 
 
 def labels_of(batches: Any) -> list[list[int]]:
     return [(batch["label"] if isinstance(batch, dict) else batch[1]).tolist() for batch in batches]
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    gc.collect()
-    yield
-    assert prefetch_threads() == []
-
-
-@pytest.mark.parametrize("prefetch_size", [0, 1, 3, 9])
+@pytest.mark.parametrize("prefetch_size", [0, 2])
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
 def test_the_batches_are_the_loaders_own_in_the_same_order(make: Callable[[], Any], prefetch_size: int) -> None:
     loader = make()
@@ -45,8 +36,6 @@ def test_the_batches_are_the_loaders_own_in_the_same_order(make: Callable[[], An
     for epoch in range(2):
         assert iterator.epoch == epoch
         assert labels_of(iterator) == LABELS
-    kinds = {type(batch) for batch in loader}
-    assert {type(batch) for batch in iterator} == kinds
 
 
 def test_batches_of_any_form_are_handed_on_unchanged() -> None:
@@ -156,8 +145,7 @@ def test_a_sampler_is_told_the_epoch_that_the_caller_is_in() -> None:
     sampler = Epochs()
     iterator = etl.AsyncIterator(DataLoader(Numbers(), BATCH, sampler=sampler), 9)
     for _ in iterator:
-        for thread in prefetch_threads():
-            thread.join(LIMIT_SECONDS)
+        wait_for_prefetch_threads()
         assert sampler.epoch == 1  # the thread has read to the end
         break
     first = labels_of(iterator)
@@ -213,10 +201,9 @@ def test_what_cannot_be_iterated_is_refused(wrap: Callable[[Any], Any]) -> None:
         wrap(5)
 
 
-@pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
-@pytest.mark.parametrize("ahead", [False, True])
-def test_a_device_iterator_yields_tensors_of_any_loader(make: Callable[[], Any], ahead: bool) -> None:
-    device = etl.DeviceIterator(etl.AsyncIterator(make()) if ahead else make(), "cpu")
+@pytest.mark.parametrize("loader", [dataloader(mappings=True), pairs(), etl.AsyncIterator(Generated())])
+def test_a_device_iterator_yields_tensors_of_any_loader(loader: Any) -> None:
+    device = etl.DeviceIterator(loader, "cpu")
     for epoch in range(2):
         assert device.epoch == epoch
         batches = list(device)
@@ -242,12 +229,11 @@ def test_leaving_the_loop_over_a_device_iterator_closes_the_loaders_epoch() -> N
     assert loader.open == 0
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_interpreter_exits_in_mid_epoch(workers: int) -> None:
+def test_the_interpreter_exits_in_mid_epoch() -> None:
     script = (
         "import etl\n"
         "from tests.loaders import dataloader\n"
-        f"batches = iter(etl.AsyncIterator(dataloader({workers}), 1))\n"
+        "batches = iter(etl.AsyncIterator(dataloader(workers=2), 1))\n"
         "next(batches)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
