@@ -88,12 +88,14 @@ class SharedMemory:
             return free.pop()
         except IndexError:
             pass
-        if not self._chunks or self._chunks[-1].unused < nbytes:
+        if not self._chunks or self._chunks[-1].used + nbytes > self._chunks[-1].nbytes:
             size = max(nbytes, self._nbytes, MIN_CHUNK_NBYTES)
             os.ftruncate(self.fd, self._nbytes + size)
             self._chunks.append(_Chunk(self.fd, self._nbytes, size))
             self._nbytes += size
-        return self._chunks[-1], self._chunks[-1].take(nbytes)
+        chunk = self._chunks[-1]
+        start, chunk.used = chunk.used, chunk.used + nbytes
+        return chunk, start
 
 
 class SharedView:
@@ -119,15 +121,7 @@ class _Chunk:
         self.mapping = mmap.mmap(fd, nbytes, offset=offset)
         self.array = np.frombuffer(self.mapping, np.uint8)
         self.address = self.array.__array_interface__["data"][0]
-        self._used = 0
-
-    @property
-    def unused(self) -> int:
-        return self.nbytes - self._used
-
-    def take(self, nbytes: int) -> int:
-        start, self._used = self._used, self._used + nbytes
-        return start
+        self.used = 0
 
 
 class _Block:

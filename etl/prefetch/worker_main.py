@@ -137,7 +137,8 @@ def run(
         try:
             view = SharedView(memory)
             place = Place(*cursor, (ctypes.sizeof(SharedCursor),), np.dtype(np.uint8))
-            worker = _Worker(load_shared(loader, parts), view, SharedCursor.from_buffer(view.array(place).data))
+            own_cursor = SharedCursor.from_buffer(view.array(place).data)
+            own_loader = load_shared(loader, parts)
             os.close(loader)
             take_over(pillow)  # after the imports of the loader's modules, which may have settings of their own
         except Exception as error:  # noqa: BLE001 - the parent raises it
@@ -155,7 +156,7 @@ def run(
                 if isinstance(task, NewSettings):
                     take_over(task.pillow)
                     continue
-                _send(connection, worker.do(task))
+                _send(connection, _load(task, own_loader, view, own_cursor))
                 batch_boundary()
 
 
@@ -173,25 +174,19 @@ def end_with_parent() -> None:
         sys.exit()
 
 
-class _Worker:
-    def __init__(self, loader: Loader, memory: SharedView, cursor: Cursor) -> None:
-        self._loader = loader
-        self._memory = memory
-        self._cursor = cursor
-
-    def do(self, task: Task) -> Done | Failed:
-        indices = self._memory.array(task.indices)
-        arrays = {name: self._memory.array(place) for name, place in task.places.items()}
-        # For each task, because which worker gets it is a matter of timing.
-        seed_process(task.seeds, *task.key)
-        try:
-            return Done(self._loader.load(indices, task.epoch, arrays, self._cursor))
-        except BaseException as error:  # noqa: BLE001 - the parent raises it
-            if self._cursor.record == IDLE:
-                self._cursor.record = int(indices[0])
-            return _failed(error, self._loader.name_error(self._cursor, error))
-        finally:
-            self._cursor.record = IDLE
+def _load(task: Task, loader: Loader, memory: SharedView, cursor: Cursor) -> Done | Failed:
+    indices = memory.array(task.indices)
+    arrays = {name: memory.array(place) for name, place in task.places.items()}
+    # For each task, because which worker gets it is a matter of timing.
+    seed_process(task.seeds, *task.key)
+    try:
+        return Done(loader.load(indices, task.epoch, arrays, cursor))
+    except BaseException as error:  # noqa: BLE001 - the parent raises it
+        if cursor.record == IDLE:
+            cursor.record = int(indices[0])
+        return _failed(error, loader.name_error(cursor, error))
+    finally:
+        cursor.record = IDLE
 
 
 def _refuse(connection: Connection, what: str, error: Exception) -> None:

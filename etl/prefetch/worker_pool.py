@@ -8,7 +8,6 @@ import threading
 import time
 from functools import partial
 from multiprocessing.connection import wait
-from typing import Any
 
 from etl.loading.batch_plan import Loader
 from etl.prefetch.shared_memory import SharedMemory, SharedObject
@@ -107,7 +106,8 @@ class WorkerPool:
         Return the workers that have sent a message, and those that have ended without one.
         """
         alive = self.alive
-        ready = set(wait([bell, *(each for worker in alive for each in _waited_for(worker))]))
+        waited_for = (each for worker in alive for each in (worker.connection, worker.sentinel) if each is not None)
+        ready = set(wait([bell, *waited_for]))
         heard = [worker for worker in alive if worker.connection in ready]
         silent = [worker for worker in alive if worker.sentinel in ready and worker not in heard]
         # The fork server also writes to a worker's sentinel when it has forked the worker.
@@ -177,8 +177,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _waited_for(worker: Worker) -> list[Any]:
-    sentinel = worker.sentinel
-    return [worker.connection] if sentinel is None else [worker.connection, sentinel]

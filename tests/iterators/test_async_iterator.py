@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import traceback
 import weakref
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 import etl
+from tests.leftovers import wait_for_prefetch_threads
 
 NOTHING = etl.Pipeline([])
 RECORDS = [{"features": [number], "label": number} for number in range(10)]
@@ -37,13 +37,6 @@ def labels_of(iterator: etl.BatchIterator) -> list[list[int]]:
 
 def make_async(records: Any = RECORDS, prefetch_size: int = 2, **options: Any) -> etl.AsyncIterator:
     return etl.AsyncIterator(etl.RawIterator(records, NOTHING, 2, **options), prefetch_size, threads=1)
-
-
-def wait_until_all_is_loaded() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "etl-prefetch":
-            thread.join(20)
-            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("prefetch_size", [0, 1, 3, 9])
@@ -136,7 +129,7 @@ def test_an_epoch_left_early_leaves_nothing_in_the_next() -> None:
 def test_an_epoch_loaded_to_its_end_but_left_early_starts_again() -> None:
     iterator, plain = make_async(prefetch_size=9, shuffle=True), etl.RawIterator(RECORDS, NOTHING, 2, shuffle=True)
     for _ in iterator:
-        wait_until_all_is_loaded()
+        wait_for_prefetch_threads()
         break
     assert iterator.epoch == 0
     assert labels_of(iterator) == labels_of(plain)
@@ -185,7 +178,7 @@ def test_a_shard_starts_at_the_epoch_its_caller_is_in() -> None:
     whole = make_async(prefetch_size=9, shuffle=True)
     batches = iter(whole)
     next(batches)
-    wait_until_all_is_loaded()
+    wait_for_prefetch_threads()
     part = whole.shard(1, 2)
     assert part.prefetch_size == 9
     assert part.epoch == whole.epoch == 0

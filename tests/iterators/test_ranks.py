@@ -135,7 +135,7 @@ def test_the_last_step_is_shared_as_asked_for(store: presave.Store, uneven: Unev
 def test_a_run_resumed_with_other_ranks_and_batches_sees_each_record_left_once(
     store: presave.Store, before: int, after: int, batch_before: int, batch_after: int, steps: int, uneven: Uneven
 ) -> None:
-    whole = make_iterator("threads", store, batch_before, shuffle=True)
+    whole = make_iterator("raw", store, batch_before, shuffle=True)
     ranks = [whole.shard(rank, before, uneven) for rank in range(before)]
     steps = min(steps, *map(len, ranks))
     seen = [label for rank in ranks for label in unmarked(islice(rank, steps))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 import etl
 import presave
+from tests.leftovers import wait_for_prefetch_threads
 
 COUNT = 23
 RECORDS = [{"features": np.array([number], np.int64), "label": number} for number in range(COUNT)]
@@ -90,9 +90,7 @@ def test_the_state_does_not_change_while_batches_are_loaded_ahead() -> None:
     with etl.AsyncIterator(etl.RawIterator(watched, NOTHING, 4), prefetch_size=7) as iterator:
         batches = iter(iterator)
         next(batches)
-        for thread in threading.enumerate():
-            if thread.name == "etl-prefetch":
-                thread.join(20)  # there is room for the whole epoch
+        wait_for_prefetch_threads()  # there is room for the whole epoch
         assert len(reached) == COUNT
         assert iterator.state_dict()["position"] == 4
         assert iterator.epoch == 0

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import pytest
 
 import etl
 
@@ -54,7 +55,9 @@ class Calls:
                 self.entered.setdefault((thread, file, f"{frame.f_code.co_name}:{frame.f_code.co_firstlineno}"))
 
 
-def calls_of_one_batch() -> Calls:
+@pytest.fixture(scope="module")
+def calls() -> Calls:
+    """Those of one batch."""
     calls = Calls()
     raw = etl.RawIterator(Squares(), etl.Pipeline([scale]), batch_size=8, shuffle=True)
     threading.setprofile(calls)
@@ -75,8 +78,8 @@ def calls_of_one_batch() -> Calls:
     return calls
 
 
-def test_a_batch_enters_few_functions_in_few_folders() -> None:
-    entered = calls_of_one_batch().entered
+def test_a_batch_enters_few_functions_in_few_folders(calls: Calls) -> None:
+    entered = calls.entered
     functions = {(file, name) for _, file, name in entered}
     threads = dict.fromkeys(thread for thread, _, _ in entered)
     assert len(threads) == 2
@@ -92,8 +95,8 @@ def test_the_guide_says_how_many() -> None:
     )
 
 
-def test_the_guide_names_functions_that_are_entered() -> None:
-    entered = {name.split(":")[0] for _, _, name in calls_of_one_batch().entered}
+def test_the_guide_names_functions_that_are_entered(calls: Calls) -> None:
+    entered = {name.split(":")[0] for _, _, name in calls.entered}
     path = GUIDE.read_text().partition("## The path of a record")[2].partition("## The path of a sample")[0]
     named = set(re.findall(r"\b(take|plan_epoch|batches|plan|empty|take_chunk|load|write_into|write_record)\b", path))
     assert len(named) == 9

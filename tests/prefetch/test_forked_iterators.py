@@ -41,86 +41,90 @@ options = {
     "forkserver": {"workers": "process", "processes": 1},
     "spawn": {"workers": "process", "processes": 1, "start_method": "spawn"},
 }[sys.argv[1]]
-iterator = make(**options)
-epoch = iter(iterator)
-"""
 
-HELD = """
-first = next(epoch)
-# As a thread that is inside it would hold it at the moment of the fork.
-is_held, may_end = threading.Event(), threading.Event()
-def hold():
-    with epoch._prefetcher._lock:
-        is_held.set()
-        may_end.wait()
-holder = threading.Thread(target=hold)
-holder.start()
-is_held.wait()
+def held():
+    iterator = make(**options)
+    epochs = [iter(iterator)]
+    first = next(epochs[0])
+    # As a thread that is inside it would hold it at the moment of the fork.
+    is_held, may_end = threading.Event(), threading.Event()
+    def hold():
+        with epochs[0]._prefetcher._lock:
+            is_held.set()
+            may_end.wait()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
 
-def drop():
-    global epoch
-    refused(lambda: next(epoch), f"process {os.getppid()}", "fork")
-    epoch.close()
-    epoch = None
-    gc.collect()
+    def drop():
+        refused(lambda: next(epochs[0]), f"process {os.getppid()}", "fork")
+        epochs[0].close()
+        epochs.clear()
+        gc.collect()
 
-assert forked(drop) == 0
-may_end.set()
-holder.join()
-assert len([first, *epoch]) == len(iterator)
-iterator.close()
-"""
-
-BEGUN = """
-next(epoch)
-expected = contents(make())
-
-def begin():
-    if sys.argv[1] != "thread":
-        refused(lambda: list(iterator), f"process {os.getppid()}", "make a new iterator here")
-        iterator.close()
-    else:
-        iterator.set_epoch(0)
-        assert contents(iterator) == expected
-    assert contents(make(threads=2)) == expected
-    with make(**options) as its_own:
-        assert contents(its_own) == expected
-
-assert forked(begin) == 0
-iterator.set_epoch(0)
-assert contents(iterator) == expected
-iterator.close()
-"""
-
-BATCHES = """
-held = [next(epoch) for _ in range(2)]
-before = contents(held)
-
-def drop():
-    held.clear()
+    assert forked(drop) == 0
+    may_end.set()
+    holder.join()
+    assert len([first, *epochs[0]]) == len(iterator)
     iterator.close()
-    gc.collect()
 
-assert forked(drop) == 0
-assert contents(held) == before
-assert any(before[0])
-iterator.close()
+def begun():
+    iterator = make(**options)
+    next(iter(iterator))
+    expected = contents(make())
+
+    def begin():
+        if sys.argv[1] != "thread":
+            refused(lambda: list(iterator), f"process {os.getppid()}", "make a new iterator here")
+            iterator.close()
+        else:
+            iterator.set_epoch(0)
+            assert contents(iterator) == expected
+        assert contents(make(threads=2)) == expected
+        with make(**options) as its_own:
+            assert contents(its_own) == expected
+
+    assert forked(begin) == 0
+    iterator.set_epoch(0)
+    assert contents(iterator) == expected
+    iterator.close()
+
+def batches():
+    iterator = make(**options)
+    epoch = iter(iterator)
+    kept = [next(epoch) for _ in range(2)]
+    before = contents(kept)
+
+    def drop():
+        kept.clear()
+        iterator.close()
+        gc.collect()
+
+    assert forked(drop) == 0
+    assert contents(kept) == before
+    assert any(before[0])
+    iterator.close()
+
+def ended():
+    iterator = make(**options)
+    epoch = iter(iterator)
+    first = next(epoch)
+    workers = multiprocessing.active_children()
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)  # and what is registered for that is run
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len([first, *epoch]) == len(iterator)
+    assert len(workers) == (sys.argv[1] != "thread")
+    assert all(worker.is_alive() for worker in workers)
+    iterator.close()
 """
 
-
-ENDED = """
-first = next(epoch)
-[worker] = multiprocessing.active_children()
-child = os.fork()
-if child == 0:
-    sys.exit(7)  # and what is registered for that is run
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert len([first, *epoch]) == len(iterator)
-assert worker.is_alive()
-iterator.close()
-"""
+IN_A_CHILD = "held()\nbegun()\nbatches()\nended()\n"
 
 LIVED_ON = """
+iterator = make(**options)
+epoch = iter(iterator)
 next(epoch)
 [worker] = [child.pid for child in multiprocessing.active_children()]
 child = os.fork()
@@ -165,20 +169,22 @@ while psutil.Process(forkserver._forkserver._forkserver_pid).children():  # what
 """
 
 
-PROCESSES = ["forkserver", "spawn"]
-IN_A_CHILD = [
-    *((script, workers) for script in ("HELD", "BEGUN", "BATCHES") for workers in ["thread", *PROCESSES]),
-    *(("ENDED", workers) for workers in PROCESSES),
-    ("BEFORE_THE_SERVER_IS_THERE", "thread"),
-]
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 
 
-@pytest.mark.parametrize(("script", "workers"), IN_A_CHILD)
+@pytest.mark.parametrize(
+    ("script", "workers"),
+    [
+        (IN_A_CHILD, "thread"),
+        (IN_A_CHILD, "forkserver"),
+        (IN_A_CHILD, "spawn"),
+        (BEFORE_THE_SERVER_IS_THERE, "thread"),
+    ],
+    ids=["thread", "forkserver", "spawn", "before the server is there"],
+)
 def test_a_fork_neither_hangs_nor_touches_its_parents_resources(script: str, workers: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", COMMON + globals()[script], workers],
+        [sys.executable, "-c", COMMON + script, workers],
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
@@ -187,7 +193,7 @@ def test_a_fork_neither_hangs_nor_touches_its_parents_resources(script: str, wor
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("workers", PROCESSES)
+@pytest.mark.parametrize("workers", ["forkserver", "spawn"])
 def test_workers_end_with_a_program_that_is_killed_while_a_fork_of_it_lives_on(workers: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", COMMON + LIVED_ON, workers],

@@ -184,7 +184,7 @@ def raw() -> etl.RawIterator:
 @pytest.mark.parametrize("workers", ["thread", "process"])
 @pytest.mark.parametrize("twin", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
 def test_a_copy_of_a_used_iterator_is_independent_of_it(twin: Callable[[Any], Any], workers: str) -> None:
-    iterator = etl.AsyncIterator(raw(), workers=workers)
+    iterator = etl.AsyncIterator(raw(), workers=workers, processes=1)
     whole = [batch.labels.tolist() for batch in iterator]
     iterator.set_epoch(0)
     batches = iter(iterator)

@@ -56,51 +56,17 @@ def test_processes_make_the_bits_of_the_plain_iterator(strategy: str, start_meth
     store.close()
 
 
-def test_a_shard_has_workers_of_its_own() -> None:
+def test_a_shard_has_workers_of_its_own_and_an_epoch_left_early_leaves_nothing_in_the_next() -> None:
+    plain = etl.RawIterator(Made(), NOTHING, 4, shuffle=True)
     with make_async(Made(), shuffle=True) as whole, whole.shard(1, 2) as part:
+        for _ in range(3):
+            for _ in whole:
+                break
+        for mine, theirs in zip(whole, plain, strict=True):
+            assert_equal(mine, theirs)
         assert (part.processes, part.threads) == (2, 0)
         for mine, theirs in zip(part, etl.RawIterator(Made(), NOTHING, 4, shuffle=True).shard(1, 2), strict=True):
             assert_equal(mine, theirs)
-
-
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_stages_of_the_programs_own_script_reach_the_workers(tmp_path: Path, start_method: str) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import dataclasses, os, etl\n"
-        "@dataclasses.dataclass(frozen=True)\n"
-        "class Add:\n"
-        "    amount: float\n"
-        "    name = 'add'\n"
-        "    def __call__(self, record):\n"
-        "        return {**record, 'features': [each + self.amount for each in record['features']]}\n"
-        "def tell(record):\n"
-        "    return {**record, 'label': os.getpid()}\n"
-        "if __name__ == '__main__':\n"
-        "    records = [{'features': [n], 'label': n} for n in range(12)]\n"
-        "    raw = etl.RawIterator(records, etl.Pipeline([Add(3.0), tell]), 4)\n"
-        f"    options = dict(workers='process', processes=2, start_method={start_method!r})\n"
-        "    with etl.AsyncIterator(raw, 2, **options) as batches:\n"
-        "        features, labels = zip(*batches)\n"
-        "    print(sorted(float(x) for each in features for x in each[:, 0]) == [n + 3.0 for n in range(12)])\n"
-        "    print(os.getpid() in {int(x) for each in labels for x in each})\n"
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    assert (done.stdout.split(), done.stderr) == (["True", "False"], "")
-
-
-def test_a_script_that_workers_cannot_import_is_told_what_to_do(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import etl\n"
-        "records = [{'features': [n], 'label': n} for n in range(12)]\n"
-        "list(etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([])), workers='process', processes=2))\n"
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("ChildProcessError: ")
-    assert "what it runs must be under if __name__ == '__main__':" in last
 
 
 def test_batches_are_the_memory_that_workers_wrote_and_keep_their_values() -> None:
@@ -131,31 +97,6 @@ def test_without_reuse_every_batch_has_memory_of_its_own_that_goes_with_it() -> 
         assert psutil.Process().memory_full_info().shared < before + 4 * 4 * HELD_NBYTES
 
 
-def test_an_epoch_left_early_leaves_nothing_in_the_next() -> None:
-    with make_async(Made(), shuffle=True) as iterator:
-        plain = etl.RawIterator(Made(), NOTHING, 4, shuffle=True)
-        for _ in range(3):
-            for _ in iterator:
-                break
-        for mine, theirs in zip(iterator, plain, strict=True):
-            assert_equal(mine, theirs)
-
-
-def test_an_iterator_of_the_callers_own_is_refused_with_the_reason() -> None:
-    class Own:
-        async_supported = True
-        epoch = 0
-
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-    own: Any = Own()
-    with pytest.raises(
-        ValueError, match=r"workers='process' needs an iterator .* Own makes whole batches itself.*'thread'"
-    ):
-        etl.AsyncIterator(own, workers="process")
-
-
 def test_what_cannot_be_pickled_is_refused_where_it_was_passed() -> None:
     refused = pytest.raises(ValueError, match=r"cannot be sent to worker processes .*open files")
     with refused:
@@ -183,13 +124,14 @@ def read():
     records = [{"features": [n], "label": n} for n in range(12)]
     options = dict(workers="process", processes=2, start_method=sys.argv[2])
     with etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 4), 2, **options) as batches:
-        print(sum(len(batch) for batch in batches), flush=True)
+        assert sum(len(batch) for batch in batches) == 12
 
 def daemonic():
     for method in ("fork", "spawn"):
         child = multiprocessing.get_context(method).Process(target=read, daemon=True)
         child.start()
         child.join()
+        assert child.exitcode == 0
 
 def long_temporary_folder():
     with tempfile.TemporaryDirectory() as folder:
@@ -215,9 +157,10 @@ def closed_standard_streams():
     read()
 
 def ignored_children():
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     read()
     read()
+    signal.signal(signal.SIGCHLD, before)
 
 def few_descriptors():
     limit = len(os.listdir("/proc/self/fd")) + 8
@@ -225,7 +168,10 @@ def few_descriptors():
     read()
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    for state in sys.argv[1].split(","):
+        tempfile.tempdir = None
+        globals()[state]()
+        print(state, flush=True)
 """
 
 
@@ -236,23 +182,15 @@ def run_script(path: Path, text: str, *arguments: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize(
-    ("state", "start_method", "epochs"),
+    ("start_method", "states"),
     [
-        ("daemonic", "forkserver", 2),
-        ("long_temporary_folder", "forkserver", 1),
-        ("tidied_temporary_folder", "forkserver", 2),
-        ("closed_descriptors", "forkserver", 2),
-        ("closed_descriptors", "spawn", 2),
-        ("closed_standard_streams", "spawn", 1),
-        ("ignored_children", "forkserver", 2),
-        ("ignored_children", "spawn", 2),
+        ("forkserver", "daemonic,long_temporary_folder,tidied_temporary_folder,ignored_children,closed_descriptors"),
+        ("spawn", "ignored_children,closed_descriptors,closed_standard_streams"),
     ],
 )
-def test_workers_start_whatever_the_state_of_their_parent(
-    tmp_path: Path, state: str, start_method: str, epochs: int
-) -> None:
-    done = run_script(tmp_path / "train.py", STARTING, state, start_method)
-    assert (done.stdout.split(), done.stderr, done.returncode) == (["12"] * epochs, "", 0)
+def test_workers_start_whatever_the_state_of_their_parent(tmp_path: Path, start_method: str, states: str) -> None:
+    done = run_script(tmp_path / "train.py", STARTING, states, start_method)
+    assert (done.stdout.split(), done.stderr, done.returncode) == (states.split(","), "", 0)
 
 
 @pytest.mark.parametrize(
@@ -272,14 +210,24 @@ def test_a_worker_that_cannot_start_says_why_and_calls_no_guard_missing(tmp_path
     assert "__name__" not in last
 
 
-@pytest.mark.parametrize("end", ["list(batches)", "list(batches) if __name__ == '__main__' else sys.exit(0)"])
-def test_a_missing_guard_is_called_that_with_new_interpreters_too(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize(
+    ("start_method", "guarded", "end"),
+    [
+        ("forkserver", False, "list(batches)"),
+        ("spawn", True, "list(batches) if __name__ == '__main__' else sys.exit(0)"),
+    ],
+)
+def test_a_missing_guard_is_called_that(tmp_path: Path, start_method: str, guarded: bool, end: str) -> None:
     script = (
         "import sys, etl\n"
         "raw = etl.RawIterator([{'features': [n], 'label': n} for n in range(12)], etl.Pipeline([]))\n"
-        "def make(): return etl.AsyncIterator(raw, workers='process', processes=2, start_method='spawn')\n"
-        f"batches = make() if __name__ == '__main__' or {end == 'list(batches)'} else None\n{end}\n"
+        f"options = dict(workers='process', processes=2, start_method={start_method!r})\n"
+        f"if __name__ == '__main__' or not {guarded}: batches = etl.AsyncIterator(raw, **options)\n"
+        f"{end}\n"
     )
-    last = run_script(tmp_path / "train.py", script).stderr.strip().splitlines()[-1]
+    done = run_script(tmp_path / "train.py", script)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith("ChildProcessError: ")
     assert "cannot import the program's main script" in last
     assert "what it runs must be under if __name__ == '__main__':" in last

