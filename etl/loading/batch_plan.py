@@ -151,13 +151,7 @@ class BatchPlan:
         self.batch: Batch | None = make_batch(self.arrays, marks)
 
     def load(self, first: int, last: int, cursor: Cursor) -> None:
-        """Load rows of the batch; raises `RecordError` if a record fails and is not to be skipped.
-
-        Parameters
-        ----------
-        cursor : Cursor
-            See `Loader.load`.
-        """
+        """Load rows of the batch, see `Loader.load`; raises `RecordError` if one fails and is not to be skipped."""
         out = {}
         for name, array in self.arrays.items():
             out[name] = array[first:last]

@@ -72,11 +72,6 @@ def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) ->
     """Return the lengths of the padded fields of `store`; None if a stage of `pipeline` changes them.
 
     All lengths are read in this call. They take 8 bytes for each record and field.
-
-    Parameters
-    ----------
-    store : presave.Store
-        The store, which has the shape of every record in its manifest or shards.
     """
     if any(map(changes_length, pipeline.stages)):
         return None
@@ -96,17 +91,7 @@ def bucket_lengths(
 ) -> np.ndarray | None:
     """Return the lengths that records are sorted by into buckets; None if there are no buckets.
 
-    Parameters
-    ----------
-    lengths : Lengths or None
-        Steps of every record, if known.
-    bucket_records : int or None
-        Records in a window that is sorted by length; see `Sampler`. None if there are no buckets.
-
-    Raises
-    ------
-    ValueError
-        If there are buckets, and there is no padding or lengths are unknown.
+    Raises `ValueError` if there are buckets, and there is no padding or the lengths of `name`'s records are unknown.
     """
     if bucket_records is None:
         return None

@@ -28,13 +28,7 @@ def choose_loader(
     on_error: OnError,
     padder: Padder | None = None,
 ) -> Loader:
-    """Return the cheapest loader that can apply `pipeline` to the records of `store`.
-
-    Parameters
-    ----------
-    dtype, seed, on_error, padder
-        See `RecordLoader`.
-    """
+    """Return the cheapest loader that applies `pipeline` to the records of `store`; for the rest see `RecordLoader`."""
     check_on_error(on_error)
     has_features = "features" in store.fields or "features.0" in store.fields
     is_ragged = any(store.fields[name].is_ragged for name in batch_fields(store.fields))
@@ -52,11 +46,6 @@ def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype | N
     """Return the `Normalise` stage that the gather can apply itself; None if it cannot.
 
     It can if all that is left is to make uint8 pixels channels first and to normalise them to float32.
-
-    Parameters
-    ----------
-    dtype : numpy dtype or None
-        The dtype of floating fields in the batch; None for their own.
     """
     # Subclasses may do something else.
     is_float32 = dtype is None or dtype == np.float32

@@ -39,13 +39,7 @@ class LastingThread:
         return self._last is None or self._last.wait(interrupts.PATIENCE_SECONDS)
 
     def call(self, target: Callable[..., object], args: tuple[Any, ...] = (), *, name: str = LOADING) -> Call:
-        """Return a call to start.
-
-        Parameters
-        ----------
-        target, args, name
-            As for `interrupts.Worker`.
-        """
+        """Return a call to start; the arguments are those of `interrupts.Worker`."""
         return Call(self, target, args, name)
 
     def result(self, function: Callable[[], T]) -> T:
@@ -68,12 +62,9 @@ class LastingThread:
 
 
 class Call:
-    """A call of a `LastingThread`, to be started and waited for as an `interrupts.Worker` is.
+    """A call of a `LastingThread`, to be made, started and waited for as an `interrupts.Worker` is.
 
-    Parameters
-    ----------
-    target, args, name
-        As for `interrupts.Worker`; the thread has the name during the call.
+    The thread has the name during the call.
     """
 
     def __init__(self, thread: LastingThread, target: Callable[..., object], args: tuple[Any, ...], name: str) -> None:

@@ -27,12 +27,8 @@ class ProcessPrefetcher(Prefetcher):
     """Loads the batches of one epoch in the worker processes of `pool`.
 
     A thread of this process plans batches, hands out their chunks and receives answers. Workers that were lost in the
-    previous epoch are replaced. Chunks that the others still load for that epoch are not waited for.
-
-    Parameters
-    ----------
-    plans, prefetch_size, cursor, name_error
-        See `Prefetcher`. The arrays of `plans` must be in the pool's memory.
+    previous epoch are replaced. Chunks that the others still load for that epoch are not waited for. The arrays of
+    `plans` must be in the pool's memory.
     """
 
     def __init__(

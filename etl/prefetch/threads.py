@@ -14,12 +14,7 @@ from presave import forks, interrupts
 class ThreadPrefetcher(Prefetcher):
     """Loads the batches of one epoch in threads. One thread at a time plans the next batch.
 
-    Parameters
-    ----------
-    plans, prefetch_size, cursor, name_error
-        See `Prefetcher`.
-    make_thread : callable
-        `interrupts.Worker`, or `LastingThread.call`.
+    `make_thread` is `interrupts.Worker`, or `LastingThread.call`.
     """
 
     def __init__(

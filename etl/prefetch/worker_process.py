@@ -40,20 +40,9 @@ run(connection, memory(), cursor, loader(), parts, policies, pillow, main)
 
 @dataclass(eq=False)
 class Chunk:
-    """Rows of a batch that one worker has to load. It keeps the memory alive that the worker reads and writes.
+    """Rows `first` to `last` (exclusive) of a batch that one worker has to load for `prefetcher`.
 
-    Attributes
-    ----------
-    prefetcher : Prefetcher
-        The prefetcher that waits for the chunk.
-    pending : PendingBatch
-        The batch.
-    plan : BatchPlan
-        The records and arrays of the batch.
-    first, last : int
-        The first row, and the row after the last one.
-    indices : int64 array of shape (last - first,)
-        The records, in shared memory.
+    It keeps the memory alive that the worker reads and writes. `indices` (int64) are the records, in shared memory.
     """
 
     prefetcher: Prefetcher

@@ -98,11 +98,6 @@ def test_closing_a_shard_leaves_the_store_to_the_others(photographs: Path, tmp_p
         assert sum(len(batch) for batch in whole) == 40
 
 
-def test_a_path_without_a_store_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(presave.StoreError, match="nowhere does not exist"):
-        etl.PresavedIterator(tmp_path / "nowhere", PIPELINE)
-
-
 @pytest.mark.parametrize("format", presave.formats())
 def test_shards_in_two_threads_at_once_give_what_one_gives_alone(
     photographs: Path, tmp_path: Path, format: str

@@ -132,9 +132,3 @@ def test_a_truncated_file_fails_at_decode_even_if_fused_with_resize(
         iterator = etl.RawIterator(source, etl.Pipeline([Decode(decoder), last]), 4)
         with pytest.raises(etl.RecordError, match=rf"record 1 of .*\({source.files[1]}\): failed at stage 'decode'"):
             list(iterator)
-
-
-def test_an_error_in_a_stage_that_writes_names_that_stage() -> None:
-    records = [{"features": np.ones((4, 4, channels), np.uint8), "label": 0} for channels in (3, 2)]
-    with pytest.raises(etl.RecordError, match="record 1 of list: failed at stage 'normalise': features have shape"):
-        list(etl.RawIterator(records, etl.Pipeline([ChannelsFirst(), Normalise()]), 2))

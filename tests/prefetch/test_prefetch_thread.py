@@ -54,13 +54,6 @@ def test_the_next_batch_is_loaded_while_the_caller_has_this_one() -> None:
         assert next(batches).labels.tolist() == [1]
 
 
-def test_an_exhausted_epoch_leaves_no_thread() -> None:
-    batches = iter(make_async(watched(), 2))
-    assert len(list(batches)) == 10
-    assert prefetch_threads() == []
-    del batches
-
-
 def test_leaving_the_loop_leaves_no_thread() -> None:
     iterator = make_async(watched(), 2)
     for _ in iterator:
@@ -78,13 +71,6 @@ def test_an_error_in_the_loop_leaves_no_thread_once_it_is_handled() -> None:
 
     with contextlib.suppress(ZeroDivisionError):
         train()
-    assert prefetch_threads() == []
-
-
-def test_an_error_while_loading_leaves_no_thread_even_while_it_is_handled() -> None:
-    batches = iter(etl.AsyncIterator(etl.RawIterator([{"label": 1}], NOTHING), 2))
-    with pytest.raises(etl.RecordError):
-        next(batches)
     assert prefetch_threads() == []
 
 

@@ -120,9 +120,9 @@ import multiprocessing, os, resource, shutil, signal, sys, tempfile
 from multiprocessing import util
 import etl
 
-def read():
+def read(processes=1):
     records = [{"features": [n], "label": n} for n in range(12)]
-    options = dict(workers="process", processes=2, start_method=sys.argv[2])
+    options = dict(workers="process", processes=processes, start_method=sys.argv[2])
     with etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 4), 2, **options) as batches:
         assert sum(len(batch) for batch in batches) == 12
 
@@ -165,7 +165,7 @@ def ignored_children():
 def few_descriptors():
     limit = len(os.listdir("/proc/self/fd")) + 8
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    read()
+    read(2)
 
 if __name__ == "__main__":
     for state in sys.argv[1].split(","):
@@ -178,7 +178,7 @@ if __name__ == "__main__":
 def run_script(path: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     path.write_text(text)
     command = [sys.executable, str(path), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    return subprocess.run(command, capture_output=True, text=True, timeout=3 * LIMIT_SECONDS)
 
 
 @pytest.mark.parametrize(
