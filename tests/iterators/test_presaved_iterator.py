@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import etl
 import presave
+from tests.few_descriptors import few_descriptors
 
 PIPELINE = etl.image_pipeline(8)
 
@@ -158,3 +160,17 @@ def test_a_record_that_fails_is_named_with_its_store(store: presave.Store, photo
     pipeline = etl.Pipeline([*PIPELINE.until("resize").stages, picky])
     with pytest.raises(etl.RecordError, match=r"record 12 of .*store: failed at stage 'picky': no astronauts"):
         list(etl.PresavedIterator(store, pipeline.after("resize"), 5))
+
+
+@pytest.mark.parametrize(("workers", "options"), [("thread", {"compression": "gzip"}), ("process", {})])
+def test_a_store_of_many_shards_leaves_descriptors_for_the_workers(
+    workers: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
+    records = [{"features": np.full(4, index), "label": index} for index in range(200)]
+    with (
+        presave.write(tmp_path / "s", records, format="hdf5", shard_nbytes=1, options=options) as store,
+        few_descriptors(120),
+        etl.AsyncIterator(etl.PresavedIterator(store, etl.Pipeline([]), 50, shuffle=True), workers=workers) as batches,
+    ):
+        for _ in range(2):
+            assert sorted(label for batch in batches for label in batch.labels.tolist()) == list(range(200))

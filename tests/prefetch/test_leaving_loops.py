@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 
 import etl
 from presave import interrupts
+from tests.leftovers import wait_for_prefetch_threads
 
 pytestmark = pytest.mark.filterwarnings("error")
 NOTHING = etl.Pipeline([])
@@ -66,28 +66,35 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "PATIENCE_SECONDS", 0.2)
 
 
-def ends(live: Live) -> bool:
-    """Give the thread its batch, and return True when no thread loads any more."""
+def end(live: Live) -> None:
+    """Give the thread its batch, and wait for its end."""
     live.put()
-    for _ in range(1000):
-        if all(each.name != "etl-prefetch" for each in threading.enumerate()):
-            return True
-        time.sleep(0.01)
-    return False
+    wait_for_prefetch_threads()
 
 
-def leave(live: Live) -> None:
-    for number, _ in enumerate(etl.AsyncIterator(live)):
-        if number == 1:
-            assert live.waits.wait(10)
-            break
+def until_it_waits(live: Live) -> tuple[etl.AsyncIterator, list[Any]]:
+    """Return an iterator over `live`, and a list with its epoch, of which the third batch is waited for."""
+    iterator = etl.AsyncIterator(live)
+    epochs = [iter(iterator)]
+    next(epochs[0]), next(epochs[0])
+    assert live.waits.wait(10)
+    return iterator, epochs
 
 
-def test_break_leaves_the_thread_with_a_warning_that_names_the_batch() -> None:
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda iterator, epochs: epochs.clear(),  # as a loop that is left does
+        lambda iterator, epochs: iterator.close(),
+        lambda iterator, epochs: iterator.set_epoch(3),
+    ],
+)
+def test_leaving_a_loop_leaves_the_thread_with_a_warning_that_names_the_batch(leave: Callable[..., None]) -> None:
     live = Live()
+    iterator, epochs = until_it_waits(live)
     with pytest.warns(RuntimeWarning, match=LEFT):
-        leave(live)
-    assert ends(live)
+        leave(iterator, epochs)
+    end(live)
 
 
 def test_an_error_of_the_step_is_shown_by_fit() -> None:
@@ -101,32 +108,17 @@ def test_an_error_of_the_step_is_shown_by_fit() -> None:
 
     with pytest.warns(RuntimeWarning, match="of Live: not finished"), pytest.raises(ZeroDivisionError, match="in the"):
         etl.fit(Failing(3, 2), etl.AsyncIterator(live, prefetch_size=3), backend="cpu")
-    assert ends(live)
-
-
-@pytest.mark.parametrize("end", [lambda iterator: iterator.close(), lambda iterator: iterator.set_epoch(3)])
-def test_close_and_set_epoch_end(end: Callable[[Any], None]) -> None:
-    live = Live()
-    iterator = etl.AsyncIterator(live)
-    batches = iter(iterator)
-    next(batches), next(batches)
-    assert live.waits.wait(10)
-    with pytest.warns(RuntimeWarning, match=LEFT):
-        end(iterator)
-    assert ends(live)
+    end(live)
 
 
 def test_the_next_epoch_is_refused_while_a_thread_is_in_the_iterable_and_works_afterwards() -> None:
     live = Live()
-    iterator = etl.AsyncIterator(live)
-    batches = iter(iterator)
-    next(batches), next(batches)
-    assert live.waits.wait(10)
+    iterator, epochs = until_it_waits(live)
     with pytest.warns(RuntimeWarning, match=LEFT):
-        batches.close()  # type: ignore[attr-defined]
+        epochs.clear()
     with pytest.raises(RuntimeError, match=r"Live cannot begin an epoch: a thread .* still waits for its batch 2"):
         iter(iterator)
-    assert ends(live)
+    end(live)
     live.waits.clear()
     live.put()
     batches = iter(iterator)
@@ -134,7 +126,7 @@ def test_the_next_epoch_is_refused_while_a_thread_is_in_the_iterable_and_works_a
     assert live.waits.wait(10)
     with pytest.warns(RuntimeWarning, match="batch 1 of Live"):
         batches.close()  # type: ignore[attr-defined]
-    assert ends(live)
+    end(live)
 
 
 def test_a_record_that_hangs_is_named_and_its_batch_is_not_written_over_a_later_one() -> None:

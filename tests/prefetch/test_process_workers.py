@@ -151,9 +151,9 @@ def closed_descriptors():
     read()
 
 def closed_standard_streams():
-    os.dup2(1, 9)
+    stdout = os.dup(1)
     os.closerange(0, 3)
-    sys.stdout = open(9, "w")
+    sys.stdout = open(stdout, "w")
     read()
 
 def ignored_children():

@@ -48,7 +48,7 @@ def make(kind: str, store: presave.Store, batch_size: int) -> IndexedIterator:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 31), st.sampled_from(["raw", "whole", "views"]))
 def test_batches_and_states_are_those_of_the_plain_iterator(
     store: presave.Store, threads: int, prefetch_size: int, batch_size: int, kind: str
