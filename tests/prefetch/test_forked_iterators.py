@@ -10,7 +10,7 @@ import pytest
 
 from tests.worker_processes import assert_ended, is_running
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 180
 
 COMMON = """
 import gc, multiprocessing, os, signal, sys, tempfile, threading, time
