@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from etl.comparison.judge.noise import Noise
+from etl.comparison.judge.rank_results import RankResult
 from etl.comparison.judge.report import (
     SCHEMA_VERSION,
     Check,
     Losses,
-    Noise,
     Parts,
     Presaving,
     ProfileResult,
-    RankResult,
     RoundFigures,
     Scenario,
     ScenarioResult,

@@ -13,7 +13,8 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 
 from etl.comparison.judge import report
-from etl.comparison.judge.report import SCHEMA_VERSION, ReportData, Section
+from etl.comparison.judge.report import SCHEMA_VERSION, ReportData
+from etl.comparison.judge.section import Section
 from etl.comparison.tuning import document
 from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning
 
@@ -22,7 +23,7 @@ TUNING_SCHEMA = Path(document.__file__).with_name("tuning.schema.json")
 
 
 def make_schema() -> dict[str, Any]:
-    """Make the schema from the fields, properties and docstrings of the classes in etl/comparison/judge/report.py."""
+    """Make the schema from the fields, properties and docstrings of the classes of a report."""
     schema: dict[str, Any] = TypeAdapter(ReportData).json_schema(mode="serialization")
     for section in Section.__subclasses__():
         definition = schema if section is ReportData else schema["$defs"][section.__name__]

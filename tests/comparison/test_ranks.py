@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from etl.comparison.compare import run_comparison
-from etl.comparison.judge.report import RankResult, describe_straggler
+from etl.comparison.judge.rank_results import RankResult, describe_straggler
 from etl.comparison.request.answers import CheckedEpoch
 from etl.comparison.request.epoch_content import EpochContent
 from etl.comparison.request.settings import Settings

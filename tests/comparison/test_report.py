@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import jsonschema
 import pytest
 
+from etl.comparison.judge.noise import Noise
 from etl.comparison.judge.recommendation import recommend
-from etl.comparison.judge.report import Noise, Section, StrategyResult
+from etl.comparison.judge.report import StrategyResult
+from etl.comparison.judge.section import Section
 from etl.comparison.show.report import Report
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
@@ -59,22 +61,6 @@ def test_a_section_in_two_reports_belongs_to_each() -> None:
     assert twice.strategies[0].parent is twice
     assert twice.strategies[2].presaving is not None
     assert twice.strategies[2].presaving.parent.parent is twice
-
-
-def test_a_private_property_is_not_published() -> None:
-    @dataclass(frozen=True)
-    class Length(Section[None]):
-        metres: float
-
-        @property
-        def feet(self) -> float:
-            return self.metres / 0.3048
-
-        @property
-        def _hidden(self) -> float:
-            return 0.0
-
-    assert Length(3.048).as_dict() == {"metres": 3.048, "feet": 10.0}
 
 
 def test_the_parts_and_what_is_unexplained_are_the_wall_time() -> None:

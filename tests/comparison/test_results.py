@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etl.comparison.judge.report import Losses, Noise, Presaving
+from etl.comparison.judge.noise import Noise
+from etl.comparison.judge.report import Losses, Presaving
 from etl.comparison.judge.results import (
     EpochScale,
     etl_alone_seconds,

@@ -13,23 +13,12 @@ from etl.comparison.judge.sameness import Sameness
 from etl.comparison.request.answers import CheckedEpoch, WrittenStore
 from etl.comparison.request.candidates import CpuSplit
 from etl.comparison.request.epoch_content import EpochContent
+from etl.comparison.request.settings import Settings
 from etl.measuring.clock import Split
 from etl.measuring.sample import Sample
 from tests.comparison_workloads import make_sample
 
-CONDITIONS = FairnessConditions(
-    ranks=1,
-    affinity=[0, 1],  # two CPUs for all
-    memory_nbytes=10**9,
-    batch_size=40,
-    cache="warm",
-    simulated_seconds=None,
-    infers=False,
-    waits_for_steps=False,
-    rounds=6,
-    randomness=None,
-    unchecked=(),
-)
+CONDITIONS = FairnessConditions(Settings("photographs", batch_size=40), [0, 1], memory_nbytes=10**9, rounds=6)
 CONTENT = EpochContent(["aa", "bb", "cc"], ["a0", "a1", "b0", "b1", "c0"], [("float32", (4,))], [40, 40, 20])
 PARTS = Parts(2.0, 1.0, 0.2, 0.79, 0.001)
 # Records of a shuffled epoch of 100 are about 33 from their place in the source.
@@ -39,6 +28,11 @@ CLOSE = replace(REORDERED, level="close", reason="the bytes of 5 records differ"
 SAME_AMOUNT = Sameness("same amount", "its records have no partners")
 DIFFERENT = Sameness(None, "its records are uint8 (4) and those of raw float32 (4)")
 RANDOM = "record 3 of augmented differs from one reading to the next, in 'image'"
+
+
+def asked(**settings: Any) -> FairnessConditions:
+    """Return conditions with other settings."""
+    return replace(CONDITIONS, settings=replace(CONDITIONS.settings, **settings))
 
 
 def sample(**metrics: Any) -> Sample:
@@ -241,7 +235,7 @@ def test_losses_that_all_diverged_are_equal() -> None:
 
 
 def test_inference_is_compared_by_its_outputs() -> None:
-    inference = replace(CONDITIONS, infers=True)
+    inference = asked(compute="inference")
     assert "the mean square of the outputs after the same steps" in checks(evidence(), inference)["compute"].evidence
     assert_broken("compute", "its mean square of the outputs is 3.0, but", checks(evidence(score=3.0), inference))
     silent = evidence(score=None)
@@ -250,7 +244,7 @@ def test_inference_is_compared_by_its_outputs() -> None:
 
 
 def test_simulated_compute_is_the_same_wait_for_all() -> None:
-    found = checks(evidence(score=None, weights=""), replace(CONDITIONS, simulated_seconds=0.02))
+    found = checks(evidence(score=None, weights=""), asked(compute="simulated:20ms"))
     assert found["compute"].held is True
     assert "20 ms" in found["compute"].evidence
 
@@ -284,7 +278,7 @@ def test_all_cpus_busy_all_the_time_break_nothing() -> None:
 
 @pytest.mark.parametrize(("cache", "where"), [("warm", "in"), ("cold", "out of")])
 def test_the_cache_is_broken_by_pages_in_the_wrong_state(cache: str, where: str) -> None:
-    found = checks(with_round(5, misplaced_pages=1200), replace(CONDITIONS, cache=cache))
+    found = checks(with_round(5, misplaced_pages=1200), asked(cache=cache))
     assert_broken("cache", f"1,200 pages of its files were not {where} the page cache", found)
 
 
@@ -363,7 +357,7 @@ def test_a_rule_that_is_not_to_be_checked_neither_holds_nor_disqualifies(rule: s
         is_presaved=True,
         parts=replace(PARTS, wall_seconds=3.0),
     )
-    found = checks(hopeless, replace(CONDITIONS, rounds=1, unchecked=(rule,)))
+    found = checks(hopeless, replace(asked(unchecked=(rule,)), rounds=1))
     assert found[rule].held is None
     assert found[rule].broken_by == {}
     assert [each.rule for each in found.values() if each.held is not False] == [rule]

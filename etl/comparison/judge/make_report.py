@@ -13,12 +13,7 @@ import psutil
 
 from etl.comparison.judge.costs import make_scenarios
 from etl.comparison.judge.recommendation import make_notes, recommend
-from etl.comparison.judge.report import (
-    SCHEMA_VERSION,
-    ProfileResult,
-    ReportData,
-    StrategyResult,
-)
+from etl.comparison.judge.report import SCHEMA_VERSION, ProfileResult, ReportData, StrategyResult
 from etl.comparison.judge.results import (
     Measurements,
     audits_of,
@@ -42,7 +37,7 @@ from etl.measuring.instruments import current_instruments
 from etl.measuring.noise import frequencies
 from etl.measuring.statistics import Interval
 from etl.runtime.resources import available_cpus, cgroup_quota, usable_nbytes
-from etl.training.compute import INFERENCE, default_model
+from etl.training.compute import default_model
 
 
 def make_report(measured: Measurements) -> ReportData:
@@ -50,17 +45,11 @@ def make_report(measured: Measurements) -> ReportData:
     work, settings = measured.work, measured.work.settings
     evidence = _evidence(measured)
     conditions = FairnessConditions(
-        affinity=measured.affinity,
-        memory_nbytes=measured.memory_nbytes,
-        batch_size=settings.batch_size,
-        cache=settings.cache,
-        simulated_seconds=settings.simulated_seconds,
-        infers=settings.compute == INFERENCE,
-        waits_for_steps=settings.waits_for_steps,
-        ranks=settings.ranks,
-        rounds=measured.rounds,
+        settings,
+        measured.affinity,
+        measured.memory_nbytes,
+        measured.rounds,
         randomness=measured.randomness,
-        unchecked=settings.unchecked,
         retaken=len(measured.retaken),
     )
     on_ranks = f" on each of {settings.ranks} ranks" if settings.ranks > 1 else ""

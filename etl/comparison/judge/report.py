@@ -3,86 +3,24 @@
 The fields and properties of these classes are the schema of `etl compare --json`, version `SCHEMA_VERSION`. Names
 include their unit: seconds, nbytes, records. A ratio is a plain number, 0.25 for a quarter. None means not measured.
 Values that are derived from others are properties, so that they cannot contradict them.
-
-Version 8 says in which order samples were taken (`order_seed`, `position`, `started_at`), and which of them were
-disturbed (`retaken`, `disturbed`). Strategies have no `prediction` any more.
-
-Version 5 adds user loaders: `is_foreign`, `measured_records` and `sameness` of each strategy. `presaving` may be
-the cost of what such a loader prepares.
-
-Version 4 added `host_wait_seconds` to each strategy: the time in which the training loop waited for batches. It changed
-the meaning of stall, which has been the time in which the device waited since then. The first strategy has always been
-the reference since then.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from etl.comparison.judge.noise import Noise
+from etl.comparison.judge.rank_results import RankResult, describe_straggler
 from etl.comparison.judge.sameness import Sameness
+from etl.comparison.judge.section import Section
 from etl.comparison.request.answers import SplitProfile, StageProfile
-from etl.measuring.noise import MAX_OTHER_PROCESSES, MAX_SLOWDOWN, MAX_STEAL
 from etl.measuring.statistics import Interval, Outcome
 from etl.runtime.audit import Audit
 
-Parent = TypeVar("Parent")
-
-
-@dataclass(frozen=True)
-class Section(Generic[Parent]):
-    """A part of a report: fields, and properties that are derived from the fields or from the `parent`.
-
-    The JSON has all fields and all public properties of the class. Derived values that are not published are methods.
-    A section that is given as a field is copied, so that each copy has one parent even if several reports use it.
-    """
-
-    def __post_init__(self) -> None:
-        """Copy the sections in the fields, and become the parent of the copies."""
-        for each in fields(self):
-            object.__setattr__(self, each.name, self._adopt(getattr(self, each.name)))
-
-    @property
-    def parent(self) -> Parent:
-        """The section that holds this one in a field."""
-        parent: Parent = vars(self)["parent"]
-        return parent
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return JSON values: the fields and the public properties."""
-        return {name: _as_json(getattr(self, name)) for name in self.published()}
-
-    @classmethod
-    def published(cls) -> list[str]:
-        """Return the names of the fields and of the public properties."""
-        kinds = cls.__mro__[: cls.__mro__.index(Section)]
-        properties = [name for kind in kinds for name, value in vars(kind).items() if isinstance(value, property)]
-        return [each.name for each in fields(cls)] + [name for name in properties if not name.startswith("_")]
-
-    def _adopt(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._adopt(each) for each in value]
-        if isinstance(value, Section):
-            value = replace(value)
-            vars(value)["parent"] = self
-        return value
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, Section):
-        return value.as_dict()
-    if isinstance(value, list):
-        return [_as_json(each) for each in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-
-
 SCHEMA_VERSION = 8
-# Nothing is claimed if a CPU quota was used up in a larger share of its periods, in the median round of a strategy: a
-# time then depends on when in a period it began. A strategy was recommended over itself in one of four comparisons.
-THROTTLED_LIMIT = 0.05
 
 
 @dataclass(frozen=True)
@@ -272,7 +210,7 @@ class SplitTrial(Section["StrategyResult"]):
 
 
 @dataclass(frozen=True)
-class TuningResult(Section["ReportData"]):
+class TuningResult:
     """The settings of a strategy that were best for it, found before the comparison.
 
     Attributes
@@ -300,47 +238,6 @@ class TuningResult(Section["ReportData"]):
     configurations: int
     seconds: float
     is_cached: bool
-
-
-@dataclass(frozen=True)
-class RankResult(Section["StrategyResult"]):
-    """One of several ranks that train together. Seconds are per epoch of the whole source, of which it has its part.
-
-    Attributes
-    ----------
-    rank : int
-        The rank.
-    cpus : list of int
-        CPUs that it was bound to.
-    wall_seconds : float
-        Wall time of its epoch.
-    stall_seconds : float
-        Time in which its device waited for a batch.
-    host_wait_seconds : float
-        Time in which its training loop waited for batches.
-    first_batch_seconds : float
-        Stall before its first batch, which is part of its stall.
-    compute_seconds : float
-        Its training steps, without waiting for other ranks if that is known.
-    rank_wait_seconds : float or None
-        The part of its steps in which it waited for ranks whose batches came later. None if ranks do not wait for each
-        other in every step.
-    last_share : float
-        Share of the steps that it began later than all other ranks.
-    peak_memory_nbytes : int
-        Its peak memory, including what it shares with other ranks.
-    """
-
-    rank: int
-    cpus: list[int]
-    wall_seconds: float
-    stall_seconds: float
-    host_wait_seconds: float
-    first_batch_seconds: float
-    compute_seconds: float
-    rank_wait_seconds: float | None
-    last_share: float
-    peak_memory_nbytes: int
 
 
 @dataclass(frozen=True)
@@ -475,43 +372,6 @@ class StrategyResult(Section["ReportData"]):
         return outcome.value if outcome in (Outcome.FASTER, Outcome.SLOWER) else "no difference shown"
 
 
-# Ranks that wait for others for a smaller share of the epoch than this have no straggler.
-STRAGGLING = 0.02
-
-
-def describe_straggler(ranks: Sequence[RankResult]) -> str:
-    """Return one sentence about the rank that held the others up, and why; empty if there are no others.
-
-    The cause is what it took longer for than the others did on average: its first batch, later batches, or steps.
-    """
-    if not ranks:
-        return ""
-    waits = [each.rank_wait_seconds for each in ranks if each.rank_wait_seconds is not None]
-    if len(waits) < len(ranks):
-        slowest = max(ranks, key=lambda each: each.wall_seconds)
-        return f"Ranks did not wait for each other in every step; rank {slowest.rank} was the slowest."
-    straggler = ranks[waits.index(min(waits))]
-    others = [each for each in ranks if each is not straggler]
-    # What the straggler itself waited for others is not its doing.
-    waited = (sum(waits) - min(waits)) / len(others) - min(waits)
-    share = waited / straggler.wall_seconds
-    if share < STRAGGLING:
-        each_other = statistics.mean(waits) / straggler.wall_seconds
-        return f"No rank held the others up: they waited for each other {each_other:.1%} of the time."
-    causes: dict[str, Callable[[RankResult], float]] = {
-        "its first batch came later": lambda each: each.first_batch_seconds,
-        "it waited longer for batches": lambda each: each.stall_seconds - each.first_batch_seconds,
-        "its steps took longer": lambda each: each.compute_seconds,
-    }
-    excess = {cause: get(straggler) - statistics.mean(get(each) for each in others) for cause, get in causes.items()}
-    cause = max(excess, key=lambda each: excess[each])
-    why = f", above all because {cause}" if excess[cause] > waited / 4 else ", and no single cause stands out"
-    return (
-        f"Rank {straggler.rank} was the straggler: it began {straggler.last_share:.0%} of the steps last, and the "
-        f"others waited for it {share:.0%} of the time{why}."
-    )
-
-
 @dataclass(frozen=True)
 class StageResult(Section["ReportData"]):
     """Result of presaving after one stage, for the whole source.
@@ -609,109 +469,6 @@ class Check:
     held: bool | None
     evidence: str
     broken_by: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Noise(Section["ReportData"]):
-    """Other activity of the machine while epochs were timed, as shares of all CPU time.
-
-    Attributes
-    ----------
-    frequency_mhz : list of float
-        Lowest and highest frequency of a CPU; empty if the system does not report them.
-    retaken : list of str
-        Samples that were taken again, with the reason: at most a fifth of all because they had been disturbed, and as
-        many because their parts did not add up.
-    disturbed : list of str
-        Samples that count nevertheless, since too many had been taken again.
-    """
-
-    frequency_mhz: list[float]
-    retaken: list[str] = field(default_factory=list)
-    disturbed: list[str] = field(default_factory=list)
-
-    @property
-    def steal_median(self) -> float:
-        """Share taken by the hypervisor, median of all rounds."""
-        return statistics.median(self._all("steal"))
-
-    @property
-    def steal_highest(self) -> float:
-        """Share taken by the hypervisor in the worst round."""
-        return max(self._all("steal"))
-
-    @property
-    def other_processes_median(self) -> float:
-        """Share taken by other processes, median of all rounds."""
-        return statistics.median(self._all("other_processes"))
-
-    @property
-    def other_processes_highest(self) -> float:
-        """Share taken by other processes in the worst round."""
-        return max(self._all("other_processes"))
-
-    @property
-    def speed_spread(self) -> float:
-        """Slowest time of a fixed calculation divided by the fastest. It runs before and after each timed epoch."""
-        probes = self._all("speed_probe_seconds")
-        return max(probes) / min(probes)
-
-    @property
-    def throttled(self) -> float:
-        """Share of the periods of a CPU quota in which it was used up: the median round of the strategy it hit most."""
-        strategies = [[each.throttled for each in result.rounds] for result in self.parent.strategies]
-        return max(map(statistics.median, strategies))
-
-    @property
-    def is_throttled(self) -> bool:
-        """True if a CPU quota was used up so often that nothing is claimed."""
-        return self.throttled > THROTTLED_LIMIT
-
-    @property
-    def warnings(self) -> list[str]:
-        """One sentence for each kind of noise that was too high."""
-        found = []
-        if self.is_throttled:
-            quota = self.parent.machine.get("cpu_quota")
-            found.append(
-                f"The CPU quota{'' if quota is None else f' of {quota:g} CPUs'} was used up in {self.throttled:.0%} of "
-                "its periods (cpu.stat), so times depend on when the system stopped the processes: raise the quota, or "
-                "use fewer CPUs with --threads."
-            )
-        if self.steal_highest > MAX_STEAL:
-            found.append(
-                f"The hypervisor took up to {self.steal_highest:.0%} of the CPU time (median {self.steal_median:.1%}): "
-                "other virtual machines were busy."
-            )
-        if self.other_processes_highest > MAX_OTHER_PROCESSES:
-            found.append(
-                f"Other processes took up to {self.other_processes_highest:.0%} of the CPU time (median "
-                f"{self.other_processes_median:.1%}): end them and compare again."
-            )
-        if self.speed_spread > MAX_SLOWDOWN.cpu:
-            found.append(
-                f"The speed of the CPU changed by a factor of {self.speed_spread:.2f} during the comparison: ratios "
-                "are paired within rounds, but times are not."
-            )
-        if self.retaken:
-            found.append(f"{_samples(self.retaken)} taken again: {self.retaken[0]}{_more(self.retaken)}.")
-        if self.disturbed:
-            found.append(
-                f"{_samples(self.disturbed)} disturbed and counted, since a fifth had been taken again: "
-                f"{self.disturbed[0]}{_more(self.disturbed)}."
-            )
-        return found
-
-    def _all(self, name: str) -> list[float]:
-        return [getattr(each, name) for result in self.parent.strategies for each in result.rounds]
-
-
-def _samples(reasons: Sequence[str]) -> str:
-    return "One sample was" if len(reasons) == 1 else f"{len(reasons)} samples were"
-
-
-def _more(reasons: Sequence[str]) -> str:
-    return "" if len(reasons) == 1 else f"; {len(reasons) - 1} more (--json lists all)"
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from etl.comparison.judge.noise import Noise
 from etl.comparison.judge.prediction import slowdowns, wall_seconds
 from etl.comparison.judge.prepared_work import PreparedWork
+from etl.comparison.judge.rank_results import RankResult
 from etl.comparison.judge.report import (
     Losses,
-    Noise,
     Parts,
     Presaving,
-    RankResult,
     RoundFigures,
     SplitTrial,
     StageResult,

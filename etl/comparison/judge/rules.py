@@ -7,13 +7,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.comparison.judge.report import THROTTLED_LIMIT, Check, Parts
+from etl.comparison.judge.noise import THROTTLED_LIMIT
+from etl.comparison.judge.report import Check, Parts
 from etl.comparison.judge.sameness import Sameness, compare_epochs
 from etl.comparison.request.answers import CheckedEpoch, LoadingSample, WrittenStore
 from etl.comparison.request.candidates import CpuSplit
+from etl.comparison.request.settings import Settings
 from etl.measuring.noise import MAX_UNEXPLAINED
 from etl.measuring.sample import Sample
 from etl.measuring.statistics import MIN_ROUNDS
+from etl.training.compute import INFERENCE
 
 RULES = {
     "samples": "Same samples: every strategy loads the same records, as alike as the report says",
@@ -76,43 +79,25 @@ class FairnessConditions:
 
     Attributes
     ----------
+    settings : Settings
+        What was asked for.
     affinity : sequence of int
         CPUs that every process was bound to.
     memory_nbytes : int
         Memory limit.
-    batch_size : int
-        Records of a batch.
-    cache : str
-        Requested state of the page cache: "warm" or "cold".
-    simulated_seconds : float or None
-        Seconds of simulated compute per batch; None if compute was real.
-    infers : bool
-        True if compute was inference, so that outputs are compared, not losses.
-    waits_for_steps : bool
-        True if the training loop waited for the device after every step.
-    ranks : int
-        Processes that trained together.
     rounds : int
         Completed rounds.
     randomness : str or None
         Sentence that says how records differ from one reading to the next; None if they do not.
-    unchecked : sequence of str
-        Rules that were switched off.
     retaken : int
         Samples that were taken again because they had been disturbed.
     """
 
+    settings: Settings
     affinity: Sequence[int]
     memory_nbytes: int
-    batch_size: int
-    cache: str
-    simulated_seconds: float | None
-    infers: bool
-    waits_for_steps: bool
-    ranks: int
     rounds: int
-    randomness: str | None
-    unchecked: Sequence[str]
+    randomness: str | None = None
     retaken: int = 0
 
 
@@ -130,7 +115,7 @@ def check_rules(evidence: Mapping[str, Evidence], conditions: FairnessConditions
     }
     checks = []
     for rule, title in RULES.items():
-        if rule in conditions.unchecked:
+        if rule in conditions.settings.unchecked:
             checks.append(Check(rule, title, None, "switched off with --no-check"))
             continue
         seen, broken_by = checkers[rule](evidence, conditions)
@@ -151,11 +136,12 @@ _Found = tuple[str, dict[str, str]]
 def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
     own, first = _first_own(evidence), next(iter(evidence.values()))
     broken = {}
+    batch_size, ranks = conditions.settings.batch_size, conditions.settings.ranks
     shuffled = any(each.sameness.is_shuffled for each in evidence.values())
     for name, each in evidence.items():
         content = each.check.content
         counts = {sample.epoch.samples for sample in each.samples.values()} - _possible_counts(each, conditions)
-        incomplete = sum(size < conditions.batch_size for size in content.batch_sizes)
+        incomplete = sum(size < batch_size for size in content.batch_sizes)
         if each.sameness.level is None:
             broken[name] = each.sameness.reason
         elif (
@@ -164,11 +150,11 @@ def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
             and content.digests != evidence[own].check.content.digests
         ):
             broken[name] = compare_epochs(content, evidence[own].check.content, own).reason
-        elif max(content.batch_sizes) > conditions.batch_size:
-            broken[name] = f"it has batches of {max(content.batch_sizes):,} records, not {conditions.batch_size:,}"
-        elif incomplete > max(1, conditions.ranks, min(len(conditions.affinity), len(content.batch_sizes) // 2)):
+        elif max(content.batch_sizes) > batch_size:
+            broken[name] = f"it has batches of {max(content.batch_sizes):,} records, not {batch_size:,}"
+        elif incomplete > max(1, ranks, min(len(conditions.affinity), len(content.batch_sizes) // 2)):
             broken[name] = (
-                f"{incomplete:,} of its {len(content.batch_sizes):,} batches have fewer than {conditions.batch_size:,} "
+                f"{incomplete:,} of its {len(content.batch_sizes):,} batches have fewer than {batch_size:,} "
                 "records; the last of each worker may"
             )
         elif counts:
@@ -187,7 +173,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
 
 def _possible_counts(evidence: Evidence, conditions: FairnessConditions) -> set[int]:
     """Return how many records as many batches may have as were timed; incomplete ones may come in any order."""
-    batches = conditions.ranks * max((sample.epoch.batches for sample in evidence.samples.values()), default=0)
+    batches = conditions.settings.ranks * max((sample.epoch.batches for sample in evidence.samples.values()), default=0)
     sizes = sorted(evidence.check.content.batch_sizes)
     if batches >= len(sizes):
         return {evidence.check.content.samples}
@@ -203,13 +189,15 @@ def _first_own(evidence: Mapping[str, Evidence]) -> str:
 
 
 def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
-    if conditions.simulated_seconds is not None:
-        each_step = f"a simulated device takes {conditions.simulated_seconds * 1e3:g} ms per batch for every strategy"
+    simulated = conditions.settings.simulated_seconds
+    if simulated is not None:
+        each_step = f"a simulated device takes {simulated * 1e3:g} ms per batch for every strategy"
         return f"{each_step}; {_steps(conditions)}", {}
     reference, first = next(iter(evidence.items()))
     own = _first_own(evidence)
     broken = {}
-    score = "mean square of the outputs" if conditions.infers else "loss"
+    infers = conditions.settings.compute == INFERENCE
+    score = "mean square of the outputs" if infers else "loss"
     on_device = any(sample.device != "cpu" for each in evidence.values() for sample in each.samples.values())
     for name, each in evidence.items():
         adds_alike = not on_device and each.shares_python and first.shares_python
@@ -228,8 +216,8 @@ def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
     elif not all(each.shares_python for each in evidence.values()):
         exactly = f"bit for bit in one Python, within {DEVICE_SCORE_TOLERANCE:.0%} of that in another"
     if first.check.score is None:
-        what = "the model" if conditions.infers else "the user's step"
-        missing = "its outputs are no tensors" if conditions.infers else "it returns no loss"
+        what = "the model" if infers else "the user's step"
+        missing = "its outputs are no tensors" if infers else "it returns no loss"
         return f"every strategy made {what} with the same seed; {missing}; {_steps(conditions)}", broken
     weights = "" if first.check.weights is None else "digests of the initial weights, and "
     return (
@@ -240,7 +228,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
 
 
 def _steps(conditions: FairnessConditions) -> str:
-    if conditions.waits_for_steps:
+    if conditions.settings.waits_for_steps:
         return "the training loop waited for each step, as requested"
     return "at most one step was in flight while the next batch was loaded"
 
@@ -273,7 +261,8 @@ def _resources(evidence: Mapping[str, Evidence], conditions: FairnessConditions)
             broken[name] = f"it used {each.check.peak_memory / 1e6:,.0f} MB"
     peak = max(each.check.peak_memory for each in evidence.values())
     listed = ", ".join(map(str, conditions.affinity))
-    bound = "all were bound" if conditions.ranks == 1 else f"the {conditions.ranks} ranks of each were together bound"
+    ranks = conditions.settings.ranks
+    bound = "all were bound" if ranks == 1 else f"the {ranks} ranks of each were together bound"
     seen = (
         f"{bound} to CPUs {listed} for loading and compute together; the busiest strategy used {busiest:.2f} "
         f"CPUs, and the largest {peak / 1e6:,.0f} of {conditions.memory_nbytes / 1e6:,.0f} MB of memory"
@@ -286,13 +275,13 @@ def _has_other_threads(evidence: Evidence, sample: Sample, conditions: FairnessC
 
     How a user's loader splits its CPUs is its own affair.
     """
-    if conditions.simulated_seconds is not None or evidence.is_foreign:
+    if conditions.settings.simulated_seconds is not None or evidence.is_foreign:
         return False
     return sample.torch_threads != evidence.threads.compute
 
 
 def _cache(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
-    wanted = "in" if conditions.cache == "warm" else "out of"
+    wanted = "in" if conditions.settings.cache == "warm" else "out of"
     broken = {}
     for name, each in evidence.items():
         misplaced = misplaced_pages(each.samples)
@@ -300,10 +289,10 @@ def _cache(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> 
             broken[name] = f"{misplaced:,} pages of its files were not {wanted} the page cache"
     how = (
         "sample its files were read"
-        if conditions.cache == "warm"
+        if conditions.settings.cache == "warm"
         else "epoch its files were dropped with posix_fadvise"
     )
-    seen = f"{conditions.cache}: before each {how}, and every page was checked with mincore"
+    seen = f"{conditions.settings.cache}: before each {how}, and every page was checked with mincore"
     unreported = max(sample.unreported_files for each in evidence.values() for sample in each.samples.values())
     if unreported:
         seen += f", which does not report on {unreported:,} files that belong to another user"

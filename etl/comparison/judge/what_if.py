@@ -249,13 +249,7 @@ def _splits(costs: LoadingCosts, cpus: int) -> list[CpuSplit]:
         return [CpuSplit(threads, 0) for threads in {1, cpus}]
     if costs.is_on_device:
         return [CpuSplit(1, cpus)]
-    half, all_but_one = max(1, cpus // 2), max(1, cpus - 1)
-    return [
-        CpuSplit(max(1, cpus - half), half),
-        CpuSplit(all_but_one, 1),
-        CpuSplit(1, all_but_one),
-        CpuSplit(cpus, cpus),
-    ]
+    return CpuSplit.usual(cpus)
 
 
 def _of_split(costs: LoadingCosts, split: CpuSplit, cpus: int) -> PredictedEpoch:

@@ -67,6 +67,11 @@ class Candidate(JsonValues):
         return dict(self.settings).get(name, default)
 
     @property
+    def name(self) -> str:
+        """Name in reports, unless there are several formats or stages: the label or the strategy."""
+        return self.label or self.strategy
+
+    @property
     def origin(self) -> Candidate:
         """The candidate without settings, format and stage: loaders are imported, tried and prepared once for all."""
         return Candidate(self.strategy, label=self.label)
@@ -152,3 +157,9 @@ class CpuSplit(JsonValues):
 
     compute: int
     loading: int
+
+    @classmethod
+    def usual(cls, cpus: int) -> list[CpuSplit]:
+        """Return the ways to split `cpus`: half of them for each; all but one for either; all for both."""
+        half, all_but_one = max(1, cpus // 2), max(1, cpus - 1)
+        return [cls(max(1, cpus - half), half), cls(all_but_one, 1), cls(1, all_but_one), cls(cpus, cpus)]

@@ -222,8 +222,7 @@ def _check_strategies(given: tuple[str, ...]) -> None:
 
 def label_of(given: str) -> str:
     """Return the name of the strategy "STRATEGY" or "LABEL=STRATEGY" in reports."""
-    candidate = Candidate.parse(given)
-    return candidate.label or candidate.strategy
+    return Candidate.parse(given).name
 
 
 def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:

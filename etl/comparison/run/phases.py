@@ -11,7 +11,7 @@ from etl.comparison.judge.contradictions import check_report
 from etl.comparison.judge.make_report import make_report
 from etl.comparison.judge.report import ReportData, Timeline
 from etl.comparison.judge.results import Measurements
-from etl.comparison.request.answers import CheckedEpoch, PipelineProfile, TuningSample
+from etl.comparison.request.answers import CheckedEpoch, TuningSample
 from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.settings import Settings
 from etl.comparison.request.subset import UserLoaderSource
@@ -46,11 +46,7 @@ PILOT_TURNS, PILOT_BATCHES, CLEARLY_SLOWER = 2, 6, 1.05
 def compare_as_given(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> ReportData:
     """Compare the strategies of `settings` as they are, and return the report; see `run_comparison`."""
     with opened_workload(settings) as (workload, affinity):
-        return _Comparison(workload, affinity, progress or _no_progress).run()
-
-
-def _no_progress(progress: ComparisonProgress) -> None:
-    pass
+        return _Comparison(workload, affinity, progress or (lambda _: None)).run()
 
 
 class _Comparison:
@@ -73,7 +69,6 @@ class _Comparison:
         self._memory = self._settings.memory_nbytes or available_nbytes()
         self._checks: dict[Candidate, CheckedEpoch] = {}
         self._trials: dict[Candidate, dict[CpuSplit, list[float]]] = {}
-        self._profile = PipelineProfile([], {}, [], 0.0, "none", workload.settings.model or "")
         self._gave_way = ""
         self._preparation: Preparation
 
@@ -93,8 +88,7 @@ class _Comparison:
                 self._workload.select(records)
                 preparation.remove_stores()
                 paces = self._look(processes)
-            if self._settings.what_if or self._settings.stages:
-                self._profile = preparation.take_profile()
+            profile = preparation.take_profile()
             recipes = recipes_of(self._workload, paces)
             self._progress("start", 0, 1)
             left = self._deadline - CLOSING_SECONDS - time.monotonic()
@@ -107,7 +101,7 @@ class _Comparison:
             seconds=time.monotonic() - self._began,
             affinity=self._affinity,
             memory_nbytes=self._memory,
-            profile=self._profile,
+            profile=profile,
             trials=self._trials,
             writing=preparation.writing,
             prepared=preparation.prepared,
@@ -189,7 +183,7 @@ class _Comparison:
     def _check(self, processes: MeasuringProcesses) -> None:
         """Digest an untimed epoch of each candidate, and train on its first batches."""
         workload, own = self._workload, self._preparation.own
-        compute_threads = min(self._threads(each).compute for each in own or self._candidates)
+        compute_threads = min(workload.threads(each).compute for each in own or self._candidates)
         checked = [each for each in (*self._candidates, *self._loading_only) if self._preparation.can_run(each)]
         again = "whole" if workload.settings.ranks > 1 or not any(map(self._preparation.can_run, own)) else "begun"
         counts = self._compute_counts()
@@ -217,7 +211,7 @@ class _Comparison:
         is_plain = any(not each.is_ahead and each.setting("compute_threads") is None for each in own)
         if not is_plain or settings.simulated_seconds is not None or settings.ranks > 1:
             return []
-        return sorted({self._workload.cpus, max(1, self._workload.cpus // 2), 1}, reverse=True)
+        return self._workload.compute_counts()
 
     def _measure(self, processes: MeasuringProcesses, recipes: Mapping[Candidate, Recipe]) -> ComparisonRounds:
         wanted = self._settings.rounds or USUAL_ROUNDS
@@ -267,9 +261,6 @@ class _Comparison:
                 self._preparation.failed[candidate] = f"its timeline could not be recorded: {error.reason}"
             timelines.append(Timeline(self._workload.name(candidate), spans.waits, spans.computes, spans.loads))
         return timelines
-
-    def _threads(self, candidate: Candidate) -> CpuSplit:
-        return self._workload.threads(candidate)
 
     def _progress(self, phase: str, done: int, total: int | None) -> None:
         share = None

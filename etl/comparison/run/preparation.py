@@ -96,8 +96,8 @@ class Preparation:
             self.raise_if_all_failed()
 
     def take_profile(self) -> PipelineProfile:
-        """Profile the raw pipeline, unless only user loaders are compared."""
-        if not self.own:
+        """Profile the raw pipeline if predictions or stages need it; if only user loaders are compared, they cannot."""
+        if not self.own or not (self._settings.what_if or self._settings.stages):
             return PipelineProfile([], {}, [], 0.0, "none", self._settings.model or "")
         self._progress("profile", 0, 1)
         return self._processes.profile()

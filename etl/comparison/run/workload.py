@@ -98,17 +98,16 @@ class Workload(Work):
     def _requested(self) -> list[Candidate]:
         configured = self.settings.configured
         parsed = map(Candidate.parse, self.settings.strategies)
-        return [each.with_settings(configured.get(each.label or each.strategy, {})) for each in parsed]
+        return [each.with_settings(configured.get(each.name, {})) for each in parsed]
 
     def name(self, candidate: Candidate) -> str:
         """Return the candidate's name in reports: with its format if there are several, and with any unusual stage."""
         several = candidate.is_presaved and len(self.settings.formats) > 1
-        label = candidate.label or candidate.strategy
-        configured = self.settings.configured.get(label, {})
+        configured = self.settings.configured.get(candidate.name, {})
         several = several and "format" not in configured
         usual = configured.get("stage", self.presave_stage)
         stage = f"@{candidate.stage}" if candidate.stage not in (None, usual) else ""
-        return f"{label}{f':{candidate.format}' if several else ''}{stage}"
+        return f"{candidate.name}{f':{candidate.format}' if several else ''}{stage}"
 
     def threads(self, candidate: Candidate) -> CpuSplit:
         """Return the CPU split of `candidate`.
@@ -123,27 +122,30 @@ class Workload(Work):
     def splits(self, candidate: Candidate) -> list[CpuSplit]:
         """Return the ways to split the CPUs between compute and loading. The first is used if none was chosen.
 
-        The usual order is: half of the CPUs for each; all but one for compute; all but one for loading; all for both,
-        which then share them. If compute is on a device, all but one for loading comes first. If compute is simulated,
-        which takes no CPU, there is one compute thread, and all CPUs for loading come first. One thread loads from a
-        source that is not thread-safe. A strategy that does not load ahead has one split: it computes with all CPUs, or
-        with `plain_compute_threads` if they were faster. So has a candidate whose settings name its threads.
+        The usual order is that of `CpuSplit.usual`. If compute is on a device, all but one for loading comes first. If
+        compute is simulated, which takes no CPU, there is one compute thread, and all CPUs for loading come first. One
+        thread loads from a source that is not thread-safe. A strategy that does not load ahead has one split: it
+        computes with all CPUs, or with `plain_compute_threads` if they were faster. So has a candidate whose settings
+        name its threads.
         """
         compute = candidate.setting("compute_threads")
         if compute is not None:
             return [CpuSplit(compute, candidate.setting("loading_threads", 0))]
         if not candidate.is_ahead or self.prefetch_size(candidate) == 0:
             return [CpuSplit(self.plain_compute_threads or self.cpus, 0)]
-        half, all_but_one = max(1, self.cpus // 2), max(1, self.cpus - 1)
-        halves, all_shared = CpuSplit(max(1, self.cpus - half), half), CpuSplit(self.cpus, self.cpus)
-        found = [halves, CpuSplit(all_but_one, 1), CpuSplit(1, all_but_one), all_shared]
+        found = CpuSplit.usual(self.cpus)
+        *_, all_but_one_load, all_shared = found
         if self.is_on_device:
-            found.insert(0, CpuSplit(1, all_but_one))
+            found.insert(0, all_but_one_load)
         if self.settings.simulated_seconds is not None:
             found = [CpuSplit(1, each.loading) for each in (all_shared, *found)]
         if self.has_one_reader(candidate):
             found = [CpuSplit(each.compute, 1) for each in found]
         return list(dict.fromkeys(found))
+
+    def compute_counts(self) -> list[int]:
+        """Return the numbers of threads with which compute alone might be fastest, all CPUs first."""
+        return list(dict.fromkeys((self.cpus, max(1, self.cpus // 2), 1)))
 
     def has_one_reader(self, candidate: Candidate) -> bool:
         """Return True if threads of `candidate` would read a source that only one thread may read at a time."""

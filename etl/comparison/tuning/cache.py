@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from platformdirs import user_cache_path
 
 from etl.comparison.judge.make_report import describe_machine, describe_versions
 from etl.comparison.request.candidates import Candidate
@@ -55,7 +56,8 @@ class Cache:
     """
 
     def __init__(self, folder: str | None) -> None:
-        self._folder = _default_folder() if folder is None else Path(folder) if folder else None
+        kept = user_cache_path("fair-etl") / "tuning" if folder is None else folder
+        self._folder = Path(kept) if kept else None
 
     def path(self, workload: Workload, candidate: Candidate, affinity: list[int]) -> Path | None:
         """Return the file for the result of `candidate`; None if it is not kept."""
@@ -83,11 +85,6 @@ class Cache:
             write_atomically(path, json.dumps(result.to_json(), indent=1).encode())
         except OSError:
             return
-
-
-def _default_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "fair-etl" / "tuning"
 
 
 def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> dict[str, Any] | None:

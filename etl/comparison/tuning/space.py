@@ -160,7 +160,7 @@ def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:
     threads = workload.threads(candidate).compute
     settings: dict[str, Iterable[Any]] = {**tried.settings, **candidate.kind.settings}
     if workload.settings.simulated_seconds is None:
-        settings.setdefault("compute_threads", _compute_threads(workload))
+        settings.setdefault("compute_threads", workload.compute_counts())
     # A setting whose value is unknown has the value None, which is never passed on.
     present = {"compute_threads": threads, **tried.given, **dict(candidate.settings)}
     for name, values in settings.items():
@@ -180,7 +180,7 @@ def _built_in(workload: Workload, candidate: Candidate, same_pixels: bool) -> It
         yield _single("workers", candidate.kind.ahead, ("thread", "process"))
         yield _single("prefetch_size", workload.prefetch_size(candidate), PREFETCH_SIZES)
     elif workload.settings.simulated_seconds is None:
-        yield _single("compute_threads", given.compute, _compute_threads(workload))
+        yield _single("compute_threads", given.compute, workload.compute_counts())
     if not same_pixels:
         own = candidate.setting("decoder", workload.settings.decoder)
         yield _single("decoder", own, usable_decoders(workload))
@@ -192,10 +192,6 @@ def _built_in(workload: Workload, candidate: Candidate, same_pixels: bool) -> It
 
 def _single(name: str, given: Any, values: Iterable[Any]) -> Dimension:
     return Dimension((name,), tuple((each,) for each in dict.fromkeys((given, *values))))
-
-
-def _compute_threads(workload: Workload) -> tuple[int, ...]:
-    return workload.cpus, max(1, workload.cpus // 2), 1
 
 
 def usable_decoders(workload: Workload) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from etl.comparison.judge.make_report import describe_machine, describe_versions
-from etl.comparison.judge.report import THROTTLED_LIMIT
+from etl.comparison.judge.noise import THROTTLED_LIMIT
 from etl.comparison.judge.results import EpochScale
 from etl.comparison.judge.sameness import compare_epochs
 from etl.comparison.request.answers import CheckedEpoch, TuningSample
@@ -70,11 +70,7 @@ def run_tuning(settings: Settings, progress: Callable[[ComparisonProgress], None
     if settings.ranks > 1:
         raise ValueError("--tune and --ranks: settings are tuned for one rank; tune without --ranks first")
     with opened_workload(settings) as (workload, affinity):
-        return _Tuner(workload, affinity, progress or _show_nothing).run()
-
-
-def _show_nothing(progress: ComparisonProgress) -> None:
-    pass
+        return _Tuner(workload, affinity, progress or (lambda _: None)).run()
 
 
 def tuned_label(name: str) -> str:
@@ -93,7 +89,7 @@ def tuned_settings(settings: Settings, tuning: Tuning) -> Settings:
     configured, pythons = dict(settings.configured), dict(settings.pythons)
     for given in settings.strategies:
         candidate = Candidate.parse(given)
-        name = candidate.label or candidate.strategy
+        name = candidate.name
         tuned = found.get(name)
         strategies.append(given)
         if tuned is None or not tuned.chosen:  # then `etl compare` finds the split of the CPUs
@@ -146,7 +142,7 @@ class _Tuner:
                     stopped_early = True
         for each in candidates:
             if each in known:
-                self._tuned.append(replace(known[each], name=_name(each)))
+                self._tuned.append(replace(known[each], name=each.name))
         if not self._tuned:
             name, reason = next(iter(self._failed.items()))
             raise MeasurementError(f"no strategy could be tuned; {name}: {reason}", reason)
@@ -181,7 +177,7 @@ class _Tuner:
         preparation.try_loaders()
         deadline = self._began + preparation.lost + self._total
         for number, candidate in enumerate(candidates):
-            name = _name(candidate)
+            name = candidate.name
             reason = preparation.failed.get(candidate)
             if reason is not None:
                 self._failed[name] = reason
@@ -208,11 +204,6 @@ class _Tuner:
     def _progress(self, phase: str, done: int, total: int | None) -> None:
         share = min(1.0, (time.monotonic() - self._began) / self._total)
         self._show(ComparisonProgress(phase, done, total, share))
-
-
-def _name(candidate: Candidate) -> str:
-    """Return the name of a strategy in reports, without a format."""
-    return candidate.label or candidate.strategy
 
 
 class _OneStrategy:

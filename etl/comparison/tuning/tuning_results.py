@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.comparison.judge.report import THROTTLED_LIMIT
+from etl.comparison.judge.noise import THROTTLED_LIMIT
 from etl.measuring.statistics import Interval
 from etl.measuring.values import JsonValues
 from etl.units import bounds, describe_settings, ratio, seconds
