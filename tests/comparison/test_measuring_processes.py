@@ -38,8 +38,6 @@ def make(input_shape, outputs):
         print(os.getpid(), file=processes)
     if fault == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if fault == "exit":
-        os._exit(3)
     if fault == "error":
         raise SystemExit("the model went away")
     if fault == "input":
@@ -77,9 +75,6 @@ def processes(faults: Callable[[str], Path]) -> Iterator[MeasuringProcesses]:
     assert servers() == []
 
 
-NO_SECONDS = dict.fromkeys(("make_seconds", "first_seconds", "batch_seconds"), 0.0)
-
-
 def servers() -> list[psutil.Process]:
     """Return the running servers."""
     return [child for child in psutil.Process().children() if "etl.comparison.worker.main:prepare" in child.cmdline()]
@@ -93,48 +88,40 @@ def assert_measures(processes: MeasuringProcesses, faults: Callable[[str], Path]
     assert seen.peak_memory > 10e6
 
 
-def test_each_measurement_has_its_own_process(processes: MeasuringProcesses, faults: Callable[[str], Path]) -> None:
-    assert_measures(processes, faults)
-    (server,) = servers()
-    assert server.children() == []
-    one, other = (
-        replace(
-            processes.check(RAW, 1, trains=True), peak_memory=0, make_seconds=0.0, first_seconds=0.0, batch_seconds=0.0
-        )
-        for _ in range(2)
-    )
-    assert one.content.signatures != other.content.signatures  # each has a file of its own
-    assert one == replace(other, content=replace(other.content, signatures=one.content.signatures))
-    assert processes.measure(RAW, Recipe()).affinity == [min(os.sched_getaffinity(0))]
-    assert servers() == [server]
-
-
-def test_no_process_of_a_sample_is_used_again(processes: MeasuringProcesses, faults: Callable[[str], Path]) -> None:
+def test_each_measurement_has_a_process_of_its_own(
+    processes: MeasuringProcesses, faults: Callable[[str], Path]
+) -> None:
     assert_measures(processes, faults)
     (server,) = servers()
     made_in = Path("processes")
     made_in.write_text("")
-    for with_etl_alone in (True, False):
-        for candidate in (RAW, Candidate("async-raw")):
-            sample = processes.measure(candidate, Recipe(etl_alone=with_etl_alone))
-            assert (sample.epoch.samples, sample.etl_alone is not None) == (200, with_etl_alone)
-            assert server.children() == []
+    one, other = (processes.check(RAW, 1, trains=True) for _ in range(2))
+    assert one.content.signatures != other.content.signatures  # each has a file of its own
+    assert one.content == replace(other.content, signatures=one.content.signatures)
+    assert (one.score, one.weights) == (other.score, other.weights)
+    for candidate, with_etl_alone in ((RAW, True), (Candidate("async-raw"), False)):
+        sample = processes.measure(candidate, Recipe(etl_alone=with_etl_alone))
+        assert (sample.epoch.samples, sample.etl_alone is not None) == (200, with_etl_alone)
+        assert sample.affinity == [min(os.sched_getaffinity(0))]
+        assert server.children() == []
     numbers = [int(each) for each in made_in.read_text().split()]
     assert len(set(numbers)) == len(numbers) == 4
     assert server.pid not in numbers
+    assert servers() == [server]
 
 
 def test_a_new_server_has_another_layout(processes: MeasuringProcesses, faults: Callable[[str], Path]) -> None:
-    assert_measures(processes, faults)
-    found = set()
-    for _ in range(2):
-        (server,) = servers()
+    def layout(server: psutil.Process) -> tuple[str, str]:
         environment = server.environ()
-        found.add((environment["PYTHONHASHSEED"], environment[PADDING_VARIABLE]))
-        processes.renew()
-        assert not server.is_running()
-    assert len(found) == 2
+        return environment["PYTHONHASHSEED"], environment[PADDING_VARIABLE]
+
     assert_measures(processes, faults)
+    (server,) = servers()
+    before = layout(server)
+    processes.renew()
+    assert not server.is_running()
+    (server,) = servers()
+    assert layout(server) != before
 
 
 @pytest.mark.slow
@@ -149,46 +136,35 @@ def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path
     assert {name: each.alarm for name, each in audits.items()} == {"heap": "", "gc": "", "threads": ""}
 
 
-def test_a_child_that_is_killed_is_an_error_and_the_next_one_is_not(
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("killed", MeasurementError, "the process of raw was killed by signal 9"),
+        ("error", MeasurementError, "raw cannot be measured: SystemExit: the model went away"),
+        ("input", InputError, "--model own_model:make: TypeError: three layers, not four"),
+    ],
+)
+def test_a_failure_is_an_error_that_says_what_happened(
+    processes: MeasuringProcesses, faults: Callable[[str], Path], fault: str, error: type[Exception], message: str
+) -> None:
+    faults(fault)
+    with pytest.raises(error, match=message) as raised:
+        processes.check(RAW, 1, trains=True)
+    assert fault != "error" or "own_model.py" in raised.value.text  # type: ignore[attr-defined]
+    assert servers() == []
+
+
+def test_after_a_failure_the_next_measurement_is_none_even_if_the_server_is_killed(
     processes: MeasuringProcesses, faults: Callable[[str], Path]
 ) -> None:
     assert_measures(processes, faults)
-    faults("killed")
+    (server,) = servers()
+    server.kill()
+    while server.status() != psutil.STATUS_ZOMBIE:  # and not waited for, which is its parent's to do
+        threading.Event().wait(0.01)
     with pytest.raises(MeasurementError, match="the process of raw was killed by signal 9"):
         processes.check(RAW, 1, trains=True)
-    assert servers() == []
     assert_measures(processes, faults)
-
-
-def test_a_child_that_ends_without_an_answer_is_an_error_that_tells_its_exit_code(
-    processes: MeasuringProcesses, faults: Callable[[str], Path]
-) -> None:
-    faults("exit")
-    with pytest.raises(MeasurementError, match="the process of raw ended with exit code 3"):
-        processes.check(RAW, 1, trains=True)
-    assert_measures(processes, faults)
-
-
-def test_a_child_that_raises_is_an_error_with_its_traceback(
-    processes: MeasuringProcesses, faults: Callable[[str], Path]
-) -> None:
-    faults("error")
-    with pytest.raises(MeasurementError, match="raw cannot be measured: SystemExit: the model went away") as raised:
-        processes.check(RAW, 1, trains=True)
-    assert "own_model.py" in raised.value.text
-    assert_measures(processes, faults)
-
-
-def test_wrong_input_is_an_input_error(processes: MeasuringProcesses, faults: Callable[[str], Path]) -> None:
-    faults("input")
-    with pytest.raises(InputError, match="--model own_model:make: TypeError: three layers, not four"):
-        processes.check(RAW, 1, trains=True)
-    assert_measures(processes, faults)
-
-
-def test_the_error_for_a_missing_store_has_its_path(processes: MeasuringProcesses) -> None:
-    with pytest.raises(InputError, match=r"read\.hdf5\.store"):
-        processes.check(Candidate("presaved", "hdf5", "read"), 1, trains=False)
 
 
 def test_an_interrupted_request_leaves_no_answer_for_the_next_and_no_process(
@@ -210,18 +186,6 @@ def test_an_interrupted_request_leaves_no_answer_for_the_next_and_no_process(
     started.join()
     assert not server.is_running()
     assert_measures(processes, faults)
-
-
-def test_a_server_killed_between_two_measurements_is_an_error_at_the_next(
-    processes: MeasuringProcesses, faults: Callable[[str], Path]
-) -> None:
-    assert_measures(processes, faults)
-    (server,) = servers()
-    server.kill()
-    while server.status() != psutil.STATUS_ZOMBIE:  # and not waited for, which is its parent's to do
-        threading.Event().wait(0.01)
-    with pytest.raises(MeasurementError, match="the process of raw was killed by signal 9"):
-        processes.check(RAW, 1, trains=True)
 
 
 def test_one_that_does_not_answer_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +18,32 @@ from etl.comparison.request.conditions import Conditions
 from etl.comparison.request.loader_request import UserLoader
 from etl.comparison.request.measuring_request import Action, MeasuringRequest
 from etl.measuring.ranks import Rank
+from tests.scratch import ROOT
 
-LIMIT_SECONDS = 120
-# In a process of its own, which ends the workers that a loader leaves.
-ANSWER = """
-import json, sys
-from pathlib import Path
+# Answers each request in a fork, which ends the workers that its loader leaves. Arguments: packages that are missing.
+SERVER = """
+import json, os, signal, sys
+sys.modules.update(dict.fromkeys(sys.argv[1:]))
+if "torch" not in sys.argv:
+    import torch
 from etl.comparison.request.measuring_request import MeasuringRequest
 from etl.comparison.request.loader_request import task_of
 from etl.comparison.worker.user_loader import LoaderError, answer
 
-asked = json.loads(Path("asked.json").read_text())
-sys.modules.update(dict.fromkeys(asked["missing"]))
-request = MeasuringRequest.from_json(asked["request"])
-try:
-    found = answer(request, request.loader, task_of(request.loader), None).to_json()
-except LoaderError as error:
-    found = str(error)
-modules = sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names)
-Path("found.json").write_text(json.dumps([found, modules]))
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        request = MeasuringRequest.from_json(json.loads(line))
+        try:
+            found = answer(request, request.loader, task_of(request.loader), None).to_json()
+        except LoaderError as error:
+            found = str(error)
+        modules = sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names)
+        print(json.dumps([found, modules]), flush=True)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        sys.exit("no answer")
 """
 LOADERS = """
 import torch
@@ -78,87 +88,90 @@ load.settings = {"depth": (1, 2)}
 READY_MADE = {"num_workers", "prefetch_factor", "persistent_workers", "in_order", "sharing_strategy", "pin_memory"}
 
 
-def ask(
-    folder: Path, function: str, action: Action = "try", missing: tuple[str, ...] = (), **settings: Any
-) -> tuple[Any, list[str]]:
-    """Return the answer of another process that lacks some packages, and all packages that it has imported."""
-    (folder / "torch_loaders.py").write_text(LOADERS)
-    (folder / "lists.py").write_text(LISTS)
-    conditions = Conditions(batch_size=4, compute="simulated:0ms,sync", heap="default")
-    loader = UserLoader(
-        function=function,
-        path=None,
-        files=[],
-        folder=str(folder / "files"),
-        records=20,
-        cpus=2,
-        batches=None,
-        rank=Rank(),
-        conditions=conditions,
-        settings=settings,
-    )
-    request = MeasuringRequest(
-        action, 20, [], Rank(), loader=loader, seconds=5.0, arrays_file=str(folder / "arrays.npz")
-    )
-    asked = {"request": request.to_json(), "missing": missing}
-    (folder / "files").mkdir(exist_ok=True)
-    (folder / "asked.json").write_text(json.dumps(asked))
-    subprocess.run([sys.executable, "-c", ANSWER], cwd=folder, check=True, timeout=LIMIT_SECONDS)
-    answer, modules = json.loads((folder / "found.json").read_text())
-    return answer, modules
+class Asked:
+    """A process that answers requests for loaders of `folder`, in which some packages are missing."""
+
+    def __init__(self, folder: Path, *missing: str) -> None:
+        (folder / "torch_loaders.py").write_text(LOADERS)
+        (folder / "lists.py").write_text(LISTS)
+        self._folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, *missing],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore:This DataLoader will create"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, function: str, action: Action = "try", **settings: Any) -> tuple[Any, list[str]]:
+        """Return the answer, and all packages that are imported for it."""
+        folder = self._folder / "files"
+        folder.mkdir(exist_ok=True)
+        conditions = Conditions(batch_size=4, compute="simulated:0ms,sync", heap="default")
+        loader = UserLoader(function, None, [], str(folder), 20, 2, None, Rank(), conditions, settings)
+        arrays_file = str(self._folder / "arrays.npz")
+        request = MeasuringRequest(action, 20, [], Rank(), loader=loader, seconds=5.0, arrays_file=arrays_file)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(request.to_json()), file=self._process.stdin, flush=True)
+        answer, modules = json.loads(self._process.stdout.readline())
+        return answer, modules
+
+    def settings_of(self, function: str, **settings: Any) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+        """Return what may be varied, and the values of the try."""
+        tried = TriedLoader.from_json(self.ask(function, **settings)[0])
+        assert (tried.batches, tried.samples) == (5, 20)
+        return dict(tried.settings), dict(tried.given)
+
+    def close(self) -> None:
+        self._process.communicate()
 
 
-def settings_of(folder: Path, function: str, **settings: Any) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Return what may be varied, and the values of the try."""
-    tried = TriedLoader.from_json(ask(folder, function, **settings)[0])
-    assert (tried.batches, tried.samples) == (5, 20)
-    return dict(tried.settings), dict(tried.given)
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    with closing(Asked(tmp_path_factory.mktemp("loaders"))) as asked:
+        yield asked
 
 
-@pytest.fixture(autouse=True)
-def root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore:This DataLoader will create")
-
-
-def test_a_data_loader_has_settings_that_nobody_declared(tmp_path: Path) -> None:
-    settings, given = settings_of(tmp_path, "torch_loaders:plain")
+def test_a_data_loader_has_settings_that_nobody_declared(asked: Asked) -> None:
+    settings, given = asked.settings_of("torch_loaders:plain")
     assert {"num_workers", "prefetch_factor", "persistent_workers"} <= set(settings) <= READY_MADE
     assert settings["prefetch_factor"] == [2, 4, 8]
     assert set(given) == set(settings)
     assert (given["num_workers"], given["prefetch_factor"], given["persistent_workers"]) == (1, 2, False)
 
 
-def test_chosen_settings_are_in_force_in_the_try(tmp_path: Path) -> None:
+def test_chosen_settings_are_in_force_in_the_try(asked: Asked) -> None:
     chosen = {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True, "sharing_strategy": "file_system"}
-    given = settings_of(tmp_path, "torch_loaders:plain", **chosen)[1]
+    given = asked.settings_of("torch_loaders:plain", **chosen)[1]
     assert {name: given[name] for name in chosen} == chosen
 
 
-def test_declared_settings_come_first_and_replace_the_number_of_workers_of_the_loader(tmp_path: Path) -> None:
-    settings, given = settings_of(tmp_path, "torch_loaders:declaring")
+def test_declared_settings_come_first_and_replace_the_number_of_workers_of_the_loader(asked: Asked) -> None:
+    settings, given = asked.settings_of("torch_loaders:declaring")
     assert list(settings)[:2] == ["workers", "depth"]
     assert (settings["workers"], settings["depth"]) == ([0, 1], [1, None])
     assert "num_workers" not in settings
     assert "prefetch_factor" in settings
     assert (given["workers"], given["depth"]) == (2, 3)
-    chosen = settings_of(tmp_path, "torch_loaders:declaring", workers=1, depth=None, prefetch_factor=8)[1]
+    chosen = asked.settings_of("torch_loaders:declaring", workers=1, depth=None, prefetch_factor=8)[1]
     assert (chosen["workers"], chosen["depth"], chosen["prefetch_factor"]) == (1, None, 8)
 
 
-def test_a_declared_setting_has_the_values_that_were_declared(tmp_path: Path) -> None:
-    settings, given = settings_of(tmp_path, "torch_loaders:renaming", prefetch_factor=1)
+def test_a_declared_setting_has_the_values_that_were_declared(asked: Asked) -> None:
+    settings, given = asked.settings_of("torch_loaders:renaming", prefetch_factor=1)
     assert (settings["prefetch_factor"], given["prefetch_factor"]) == ([1, 4], 1)
     assert "num_workers" in settings
 
 
-def test_a_wrapped_data_loader_has_no_settings(tmp_path: Path) -> None:
-    assert settings_of(tmp_path, "torch_loaders:wrapped") == ({}, {})
+def test_a_wrapped_data_loader_has_no_settings(asked: Asked) -> None:
+    assert asked.settings_of("torch_loaders:wrapped") == ({}, {})
 
 
 @pytest.mark.parametrize("action", ["check", "measure"])
-def test_epochs_are_checked_and_measured_with_chosen_settings(tmp_path: Path, action: str) -> None:
-    answer, _ = ask(tmp_path, "torch_loaders:plain", action, num_workers=2, persistent_workers=True)
+def test_epochs_are_checked_and_measured_with_chosen_settings(asked: Asked, action: Action) -> None:
+    answer, _ = asked.ask("torch_loaders:plain", action, num_workers=2, persistent_workers=True)
     if action == "check":
         assert len(answer["content"]["records"]) == 20
         assert answer["left_behind"] == []
@@ -185,13 +198,14 @@ def test_epochs_are_checked_and_measured_with_chosen_settings(tmp_path: Path, ac
     ],
 )
 def test_what_is_wrong_with_a_setting_is_one_sentence(
-    tmp_path: Path, function: str, settings: dict[str, Any], message: str
+    asked: Asked, function: str, settings: dict[str, Any], message: str
 ) -> None:
-    assert message in ask(tmp_path, function, **settings)[0]
+    assert message in asked.ask(function, **settings)[0]
 
 
 def test_a_loader_without_torch_needs_no_more_packages_than_before(tmp_path: Path) -> None:
-    answer, modules = ask(tmp_path, "lists:load", "first_try", missing=("torch",))
+    with closing(Asked(tmp_path, "torch")) as without_torch:
+        answer, modules = without_torch.ask("lists:load", "first_try")
     assert answer["tried"]["settings"] == {"depth": [1, 2]}
     assert answer["tried"]["given"] == {"depth": 1}
     packages = [each for each in modules if not each.startswith("_")]
