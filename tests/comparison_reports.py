@@ -112,53 +112,10 @@ def photographs() -> Report:
     )
 
 
-def disqualified() -> Report:
-    """Return a report in which `async-presaved` delivers other pixels."""
-    report, reason = photographs(), "batch 3 has other bytes than raw's (digest 1f0c against 88ab)"
-    last = report.strategies[-1]
-    check = replace(report.checks[0], held=False, evidence="1 of 4 strategies differs", broken_by={last.name: reason})
-    *stages, normalise = report.stages
-    return replace(
-        report,
-        stages=[*stages, replace(normalise, disqualified=[reason])],
-        checks=[check, *report.checks[1:]],
-    )
-
-
-def unchecked() -> Report:
-    """Return a report with two rules switched off, stopped in the third round, on a noisy machine."""
-    report = photographs()
-    off = ["samples", "noise"]
-    return replace(
-        report,
-        order_seed=7,
-        stopped_early=True,
-        strategies=[
-            replace(
-                each,
-                ratio=each.ratio and replace(each.ratio, low=None, high=None, count=2),
-                rounds=[replace(each.rounds[0], steal=0.31), replace(each.rounds[1], other_processes=0.094)],
-            )
-            for each in report.strategies
-        ],
-        checks=[
-            replace(each, held=None, evidence="switched off with --no-check") if each.rule in off else each
-            for each in report.checks
-        ],
-    )
-
-
 def one_strategy() -> Report:
     """Return a report of `raw` alone: no ratio, no store, no stage."""
     report = photographs()
     return replace(report, strategies=report.strategies[:1], stages=[], timelines=report.timelines[:1])
-
-
-def never_pays_off() -> Report:
-    """Return a report in which presaving is slower than raw."""
-    report = photographs()
-    slow = strategy("presaved", 6.9, 3.12, 0.3, 3.47, etl=3.4, against=1.0935)
-    return replace(report, strategies=[report.strategies[0], slow], timelines=report.timelines[::2])
 
 
 def many_with_long_names() -> Report:
@@ -244,52 +201,32 @@ def hostile() -> Report:
     )
 
 
-def loaders_of_the_user() -> Report:
-    """Return a report of `raw` and three user loaders: close, prepared files of the same amount, unshuffled."""
+def everything() -> Report:
+    """Return a report with all that one can have.
+
+    It has user loaders, one of which is disqualified, ranks, scenarios, a rule that was not checked, and noise.
+    """
     report = photographs()
     close = Sameness("close", "the bytes of 512 records differ", 0.0141, 0.0062, 170.4, True)
-    amount = Sameness("same amount", "the bytes of 512 records differ", is_shuffled=True)
     in_order = Sameness("same records", "the order differs from that of raw", displacement=0.0, is_shuffled=False)
-    reason = f"it does not shuffle, and other strategies do: {in_order.describe_order()}"
-    mine = loader("mine", 4.1, 0.9, against=0.65, sameness=close)
-    records = loader("records", 3.4, 0.2, against=0.54, sameness=amount, presaving=Presaving(6.2, 298_000_000))
-    sorted_ = loader("sorted", 4.0, 0.8, against=0.634, sameness=in_order, measured_records=640)
-    check = replace(
-        report.checks[0],
-        held=False,
-        evidence="mine close (0.014), records same amount, sorted same records",
-        broken_by={"sorted": reason},
-    )
-    return replace(
-        report,
-        strategies=[report.strategies[0], mine, records, sorted_],
-        stages=[],
-        checks=[check, *report.checks[1:]],
-        timelines=[
-            report.timelines[0],
-            *(replace(report.timelines[2], strategy=name, loads=[]) for name in ("mine", "records", "sorted")),
-        ],
-    )
-
-
-def on_ranks() -> Report:
-    """Return a report of strategies on two ranks, of which the second is slower."""
-    report = photographs()
+    mine = loader("mine", 4.1, 0.9, against=0.65, sameness=close, presaving=Presaving(6.2, 298_000_000))
+    mine = replace(mine, host_wait_seconds=1.4, peak_device_memory_nbytes=1_400_000_000)
+    in_place = loader("sorted", 4.0, 0.8, against=0.634, sameness=in_order, measured_records=640)
     ranks = [
         RankResult(number, [2 * number, 2 * number + 1], 6.3, 1.2 + number, 1.3, 0.2, 3.4, wait, share, 812_000_000)
         for number, wait, share in ((0, 1.1, 0.02), (1, 0.03, 0.98))
     ]
-    return replace(
-        report,
-        settings={**report.settings, "ranks": len(ranks)},
-        strategies=[replace(each, ranks=ranks) for each in report.strategies],
-    )
-
-
-def elsewhere() -> Report:
-    """Return a report with two scenarios: one that is extrapolated, and one in which a strategy is unknown."""
-    report = photographs()
-    more = [
+    strategies = [replace(each, ranks=ranks) for each in (*report.strategies[:3], mine, in_place)]
+    first, *others = strategies[0].rounds
+    strategies[0] = replace(strategies[0], rounds=[replace(first, steal=0.31, other_processes=0.094), *others])
+    reason = f"it does not shuffle, and other strategies do: {in_order.describe_order()}"
+    seen = "mine close (0.014), sorted same records"
+    samples = replace(report.checks[0], held=False, evidence=seen, broken_by={"sorted": reason})
+    *checks, last = report.checks[1:]
+    unchecked = replace(last, held=None, evidence="switched off with --no-check")
+    *stages, normalise = report.stages
+    unknown = ScenarioResult("raw", None, None, None, None, "its loader is unknown")
+    predicted = [
         ScenarioResult(
             strategy=each.name,
             wall_seconds=each.parts.wall_seconds / 3,
@@ -300,30 +237,39 @@ def elsewhere() -> Report:
             extrapolated=["more CPUs than the 2 of this comparison"],
             cpus_extrapolated=bool(each.loading_threads),
         )
-        for each in report.strategies
+        for each in strategies
     ]
-    less = [
-        ScenarioResult(report.strategies[0].name, None, None, None, None, "its loader is unknown"),
-        *(replace(each, cpus_for_utilisation=1, extrapolated=[], cpus_extrapolated=False) for each in more[1:]),
+    inside = [
+        replace(each, cpus_for_utilisation=1, reason="", extrapolated=[], cpus_extrapolated=False)
+        for each in predicted[1:]
     ]
-    text = "cpus=16,compute=5ms,disk=1200MB/s,cache=12.5%"
-    return replace(report, scenarios=[Scenario(text, more), Scenario("compute=2x", less)])
+    return replace(
+        report,
+        settings={**report.settings, "ranks": len(ranks)},
+        stopped_early=True,
+        strategies=strategies,
+        stages=[*stages, replace(normalise, disqualified=["batch 3 has other bytes than raw's"])],
+        checks=[samples, *checks, unchecked],
+        timelines=[
+            *report.timelines[:3],
+            *(replace(report.timelines[2], strategy=name, loads=[]) for name in ("mine", "sorted")),
+        ],
+        scenarios=[
+            Scenario("cpus=16,compute=5ms,disk=1200MB/s,cache=12.5%", predicted),
+            Scenario("compute=2x", [unknown, *inside]),
+        ],
+    )
 
 
 REPORTS = {
     made.__name__: made
     for made in (
         photographs,
-        disqualified,
-        unchecked,
+        everything,
         one_strategy,
-        never_pays_off,
         many_with_long_names,
         faster_beside_loading,
         little_measured,
-        loaders_of_the_user,
-        on_ranks,
-        elsewhere,
         hostile,
     )
 }

@@ -70,8 +70,9 @@ def words_of(html: str) -> str:
 
 
 def assert_self_contained(html: str) -> None:
-    """Check that all tags are closed, that nothing is loaded or run, and that each chart has a name."""
+    """Check that tags are closed, that nothing is loaded or run, that links lead somewhere, and charts have names."""
     html.encode("utf-8")
+    assert all(html.count(f'id="{link}"') == 1 for link in re.findall(r'href="#([^"]*)"', html))
     for tag, attributes in elements(html):
         assert tag not in {"script", "img", "iframe", "object", "base", "form"}
         assert not any(name.startswith("on") for name in attributes)

@@ -28,6 +28,18 @@ def photographs() -> Tuning:
     )
 
 
+def everything() -> Tuning:
+    """Return a result with all that one can have: also a strategy that failed, one of an earlier run, and a stop."""
+    result = photographs()
+    *others, kept = result.strategies
+    return replace(
+        result,
+        strategies=[*others, replace(kept, is_cached=True)],
+        failed={"mine": "no such module"},
+        stopped_early=True,
+    )
+
+
 def raw() -> TunedStrategy:
     """Return a strategy without other settings than a decoder, which makes no difference."""
     tried = [configuration({}, 6.31, memory=0.31e9), configuration({"decoder": "turbo"}, 6.28, 0.9952, memory=0.31e9)]
@@ -155,17 +167,6 @@ def all_dropped() -> Tuning:
     return replace(result, strategies=strategies)
 
 
-def none_on_front() -> Tuning:
-    """Return a result without marks of the front."""
-    result = photographs()
-    return replace(result, strategies=[without_front(each) for each in result.strategies])
-
-
-def without_front(result: TunedStrategy) -> TunedStrategy:
-    """Return the result without marks of the front."""
-    return replace(result, configurations=[replace(each, is_on_front=False) for each in result.configurations])
-
-
 def cached() -> Tuning:
     """Return a result of an earlier run, without rounds."""
     result = photographs()
@@ -224,10 +225,10 @@ def configuration(
 
 TUNINGS: dict[str, Callable[[], Tuning]] = {
     "photographs": photographs,
+    "everything": everything,
     "one_strategy": one_strategy,
     "many": many,
     "cached": cached,
-    "none_on_front": none_on_front,
     "all_dropped": all_dropped,
     "all_failed": all_failed,
     "hostile": hostile,

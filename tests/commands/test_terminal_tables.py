@@ -35,7 +35,7 @@ TABLES = (
 # Tables with names and notes that are longer than a column may be, so that they wrap.
 WITH_LONG_TEXTS = ("compare many_with_long_names", "compare hostile", *TUNED, "settings", "peers", "what if")
 # Several tables that name their rows alike.
-SEVERAL_TABLES = ("peers", "compare elsewhere", "compare on_ranks", *TUNED)
+SEVERAL_TABLES = ("peers", "compare everything", *TUNED)
 HEADLINE = ["strategy", "wall, s", "ratio", "95% interval", "parts"]
 QUICK = ("--rounds", "1", "--budget", "2s", "--records", "8", "--batch-size", "4", "--size", "32", "--threads", "1")
 

@@ -25,7 +25,7 @@ Level = Literal["identical", "same records", "close", "same amount"]
 MAX_CHECKED = 2048
 # Distances are in units of the spread of the reference's records, see `_scale_of`. These were measured over the 512
 # photographs of `etl dataset --samples 512`, at 224 x 224, against Pillow's bilinear filter with antialiasing;
-# `pytest -s tests/comparison/test_sameness_of_photographs.py` prints those of close ones for 40.
+# `pytest -s tests/comparison/test_sameness_of_photographs.py` prints those of close ones for 20.
 #
 #                                                           largest     mean
 #   cv2 and torch, with and without antialiasing            0.014       0.006

@@ -41,7 +41,7 @@ CONFIGURATIONS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(CONFIGURATIONS)
 def test_the_front_is_what_nothing_allowed_dominates(tried: list[TriedConfiguration]) -> None:
     marked = with_front(tried)
