@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from etl.comparison.judge.results import Measurements
 from etl.comparison.request.answers import AuditedSample, PipelineProfile, SplitProfile, StageProfile
+from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.workload import Workload
 from etl.measuring.clock import EpochMetrics, Split
@@ -91,3 +94,30 @@ def make_sample(**metrics: Any) -> AuditedSample:
         transfer=Split(0.0, 0.0),
     )
     return replace(sample, **metrics)
+
+
+def make_measurements(
+    workload: Workload, samples: Mapping[Candidate, Mapping[int, AuditedSample]], **measured: Any
+) -> Measurements:
+    """Return measurements of the workload of which nothing is known but its samples; `measured` replaces the rest."""
+    made = Measurements(
+        work=workload.prepared(),
+        started_at="2025-11-21T17:16:04+00:00",
+        seconds=60.0,
+        affinity=[0, 1],
+        memory_nbytes=10**9,
+        profile=make_profile(),
+        trials={},
+        writing={},
+        prepared={},
+        checks={},
+        failed={},
+        samples=samples,
+        loads={},
+        randomness=None,
+        rounds=1,
+        stopped_early=False,
+        no_server="",
+        timelines=[],
+    )
+    return replace(made, **measured)

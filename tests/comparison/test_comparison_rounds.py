@@ -81,24 +81,18 @@ def rounds_of(made: ComparisonRounds, candidate: Candidate) -> list[int]:
     return sorted({**made.samples, **made.loads}[candidate])
 
 
-def in_round(made: ComparisonRounds, number: int) -> set[Candidate]:
-    return {each for each, samples in {**made.samples, **made.loads}.items() if number in samples}
-
-
-def test_a_fixed_number_of_rounds_measures_every_candidate_in_each() -> None:
-    made = make(Machine())
+def test_each_round_has_a_server_and_measures_every_candidate_in_its_place() -> None:
+    machine = Machine()
+    made = make(machine)
     made.take(9)
-    assert made.done == 9
-    assert made.stopped_early is False
+    assert (made.done, made.stopped_early, made.seed, machine.servers) == (9, False, 0, 9)
     for candidate in CANDIDATES:
         assert rounds_of(made, candidate) == list(range(9))
-
-
-def test_loading_only_candidates_are_measured_in_the_first_rounds_only() -> None:
-    made = make(Machine())
-    made.take(9)
-    for extra in LOADING_ONLY:
+        # The second round has the reverse order.
+        assert made.places[candidate][0].position + made.places[candidate][1].position == 5
+    for extra in LOADING_ONLY:  # in the first rounds only
         assert rounds_of(made, extra) == list(range(ETL_ALONE_ROUNDS))
+    assert sorted(made.places[each][0].position for each in made.places) == list(range(6))
 
 
 def test_an_extra_that_is_a_candidate_is_measured_once_a_round() -> None:
@@ -258,14 +252,6 @@ def test_the_number_of_rounds_is_chosen_from_the_first_without_loading_alone() -
     assert seconds < 0  # the machine takes no time, and tells of loading alone
 
 
-def test_each_sample_has_its_place() -> None:
-    made = make(Machine())
-    made.take(2)
-    assert [sorted(made.places[each][0].position for each in made.places), made.seed] == [list(range(6)), 0]
-    for each in CANDIDATES:  # the second round has the reverse order
-        assert made.places[each][0].position + made.places[each][1].position == 5
-
-
 def test_if_all_fail_the_error_of_the_last_is_raised() -> None:
     class Broken(Machine):
         def measure(self, candidate: Candidate, recipe: Recipe) -> AuditedSample:
@@ -278,12 +264,6 @@ def test_if_all_fail_the_error_of_the_last_is_raised() -> None:
     last = [candidate for candidate, _ in machine.asked if candidate in CANDIDATES][-1]
     assert str(raised.value) == f"{last.strategy} was killed"
     assert machine.servers == 1
-
-
-def test_every_round_has_a_server_of_its_own() -> None:
-    machine = Machine()
-    make(machine).take(5)
-    assert machine.servers == 5
 
 
 def test_progress_tells_the_rounds_that_are_done() -> None:

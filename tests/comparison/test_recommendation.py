@@ -19,7 +19,7 @@ from etl.measuring.statistics import Interval
 from etl.runtime import Audit
 from tests import comparison_reports
 from tests.comparison_reports import strategy
-from tests.comparison_workloads import make_profile, make_sample, make_workload
+from tests.comparison_workloads import make_measurements, make_sample, make_workload
 
 # Of the wall times of two strategies, by their names.
 Ratios = dict[tuple[str, str], Interval]
@@ -209,26 +209,9 @@ RAW, SAVED = Candidate("raw"), Candidate("presaved", "npy", "read")
 
 def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measurements:
     """Return measurements of `raw` and `presaved` on all of 200 records, with a store of `nbytes`."""
-    return Measurements(
-        work=make_workload(folder, strategies=("raw", "presaved", "process-raw"), cache=cache).prepared(),
-        started_at="2025-11-21T17:16:04+00:00",
-        seconds=60.0,
-        affinity=[0],
-        memory_nbytes=10**9,
-        profile=make_profile(),
-        trials={},
-        writing={StoreKind("npy", "read"): WrittenStore(1.0, int(nbytes), 200)},
-        prepared={},
-        checks={},
-        failed={},
-        samples={RAW: {0: make_sample()}, SAVED: {0: make_sample()}},
-        loads={},
-        randomness=None,
-        rounds=1,
-        stopped_early=False,
-        no_server="",
-        timelines=[],
-    )
+    workload = make_workload(folder, strategies=("raw", "presaved", "process-raw"), cache=cache)
+    writing = {StoreKind("npy", "read"): WrittenStore(1.0, int(nbytes), 200)}
+    return make_measurements(workload, {RAW: {0: make_sample()}, SAVED: {0: make_sample()}}, writing=writing)
 
 
 def test_a_completely_measured_source_needs_no_note(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from etl.comparison.worker.profile import profile_raw_pipeline
 from etl.demonstration import digits
 from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import available_cpus
-from tests.comparison_workloads import make_profile, make_sample, make_workload
+from tests.comparison_workloads import make_measurements, make_sample, make_workload
 from tests.user_modules import user_module
 
 AHEAD, PLAIN, PROCESSES = Candidate("async-raw"), Candidate("raw"), Candidate("process-raw")
@@ -97,29 +97,9 @@ def measured(folder: Path, trials: dict[Candidate, dict[CpuSplit, list[float]]])
     workload = make_workload(folder, strategies=("raw", "async-raw", "process-raw"))
     for candidate, each in trials.items():
         workload.chosen[candidate] = min(each, key=lambda split: statistics.median(each[split]))
-    return Measurements(
-        work=workload.prepared(),
-        started_at="2025-11-21T17:16:04+00:00",
-        seconds=60.0,
-        affinity=[0, 1],
-        memory_nbytes=10**9,
-        profile=make_profile(),
-        trials=trials,
-        writing={},
-        prepared={},
-        checks={},
-        failed={},
-        samples={each: {0: make_sample()} for each in (PLAIN, AHEAD, PROCESSES)},
-        loads={},
-        randomness=None,
-        rounds=1,
-        stopped_early=False,
-        no_server="",
-        timelines=[],
-    )
+    return make_measurements(workload, {each: {0: make_sample()} for each in (PLAIN, AHEAD, PROCESSES)}, trials=trials)
 
 
-@pytest.mark.slow
 def test_the_report_says_which_split_each_has_and_what_the_others_gave(tmp_path: Path) -> None:
     made = measured(
         tmp_path,

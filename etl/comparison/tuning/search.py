@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from etl.comparison.request.answers import TuningSample
 from etl.comparison.request.candidates import Candidate
@@ -29,23 +30,35 @@ UNPROVEN_GAIN = 0.25
 TIED = 1.03
 
 
-@dataclass
-class Measured:
-    """Samples of one configuration.
+@dataclass(eq=False)
+class Arm:
+    """One configuration of a strategy, and what is known of it.
 
     Attributes
     ----------
+    candidate : Candidate
+        The way to load.
+    changes : dict
+        Settings that differ from those that were given.
     samples : list of TuningSample
         All samples.
     scores : list of (float, int)
         Logarithm of its time over the best one's of the same turn, and the batches that it was measured with.
     rounds : dict of int to float
         Seconds of an epoch, by round.
+    failed : str
+        Why it could not be measured; empty if it could.
+    dropped : str
+        Why it may not be chosen; empty if it may.
     """
 
+    candidate: Candidate
+    changes: Mapping[str, Any] = field(default_factory=dict)
     samples: list[TuningSample] = field(default_factory=list)
     scores: list[tuple[float, int]] = field(default_factory=list)
     rounds: dict[int, float] = field(default_factory=dict)
+    failed: str = ""
+    dropped: str = ""
 
     @property
     def score(self) -> float:
@@ -55,8 +68,8 @@ class Measured:
 
     @property
     def memory_nbytes(self) -> int:
-        """Peak memory."""
-        return max(each.peak_memory for each in self.samples)
+        """Peak memory; 0 if it was not measured."""
+        return max((each.peak_memory for each in self.samples), default=0)
 
 
 class Search:
@@ -65,8 +78,8 @@ class Search:
     Parameters
     ----------
     take : callable
-        Called with a candidate and a number of batches; returns a sample from a fresh process. Raises
-        `MeasurementError` if the configuration cannot be measured.
+        Called with an arm and a number of batches; returns a sample from a fresh process. Raises `MeasurementError` if
+        the configuration cannot be measured.
     renew : callable
         Called before each round: starts a server with a newly randomized memory layout. All turns before have one
         layout, which is the same for all configurations.
@@ -77,24 +90,20 @@ class Search:
     progress : callable
         Called before each sample with "tune" or "confirm", the samples that were taken, and all that are known of.
     is_allowed : callable
-        Called with a candidate and what was measured of it; returns False if it may not be chosen.
+        Called with an arm; returns False if it may not be chosen.
     now : callable
         Clock, in seconds.
 
     Attributes
     ----------
-    measured : dict
-        Samples by configuration.
-    failed : dict
-        Reasons why configurations could not be measured.
     was_interrupted : bool
         True if the rounds were interrupted after the first.
     """
 
     def __init__(
         self,
-        given: Candidate,
-        take: Callable[[Candidate, int], TuningSample],
+        given: Arm,
+        take: Callable[[Arm, int], TuningSample],
         *,
         renew: Callable[[], None],
         epoch_batches: float,
@@ -102,7 +111,7 @@ class Search:
         deadline: float,
         seed: int,
         progress: Callable[[str, int, int | None], None],
-        is_allowed: Callable[[Candidate, Measured], bool] = lambda *_: True,
+        is_allowed: Callable[[Arm], bool] = lambda _: True,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._given = given
@@ -118,8 +127,6 @@ class Search:
         self._now = now
         self._turns = 0
         self._sample_seconds = 0.0
-        self.measured: dict[Candidate, Measured] = {}
-        self.failed: dict[Candidate, str] = {}
         self.was_interrupted = False
 
     def measure_given(self) -> int:
@@ -131,10 +138,9 @@ class Search:
             If it cannot be measured.
         """
         self._take_turn([self._given], math.inf)
-        if self._given in self.failed:
-            reason = self.failed[self._given]
-            raise MeasurementError(reason, reason)
-        self.measured[self._given].scores.clear()  # there was nothing to compare it with
+        if self._given.failed:
+            raise MeasurementError(self._given.failed, self._given.failed)
+        self._given.scores.clear()  # there was nothing to compare it with
         # A turn has half as many samples as the one before, with twice as many batches: starting processes takes half
         # as long, and the batches take as long as before.
         turns = 1 + math.log2(max(1.0, self._max_batches / self._batches))
@@ -142,7 +148,7 @@ class Search:
         with_room = int(room / ((2 + turns) / 2 * self._sample_seconds))
         return max(MIN_CONFIGURATIONS, min(MAX_CONFIGURATIONS, with_room))
 
-    def halve(self, configurations: Sequence[Candidate]) -> list[Candidate]:
+    def halve(self, configurations: Sequence[Arm]) -> list[Arm]:
         """Return the best of `configurations`: measure all on a few batches, half of them on twice as many, and so on.
 
         Those that there is no time for are left out.
@@ -159,11 +165,9 @@ class Search:
             batches = min(2 * batches, self._max_batches)
             if (len(alive) <= FINALISTS and is_last) or self._now() >= deadline:
                 break
-        return self._best([each for each in configurations if each in self.measured], FINALISTS)
+        return self._best([each for each in configurations if each.samples], FINALISTS)
 
-    def look_around(
-        self, finalists: Sequence[Candidate], neighbours: Callable[[Candidate], Iterable[Candidate]]
-    ) -> list[Candidate]:
+    def look_around(self, finalists: Sequence[Arm], neighbours: Callable[[Arm], Iterable[Arm]]) -> list[Arm]:
         """Return finalists among which are the best of the neighbours of the first, measured in one turn with them.
 
         Parameters
@@ -173,11 +177,10 @@ class Search:
         """
         deadline = self._began + NEIGHBOURS_SHARE * (self._deadline - self._began)
         best = list(finalists)
-        looked_at: set[Candidate] = set()
+        looked_at: set[Arm] = set()
         while best and best[0] not in looked_at and self._now() < deadline:
             looked_at.add(best[0])
-            known = self.measured.keys() | self.failed.keys()
-            near = [each for each in dict.fromkeys(neighbours(best[0])) if each not in known]
+            near = [each for each in dict.fromkeys(neighbours(best[0])) if not (each.samples or each.failed)]
             with_room = int((deadline - self._now()) / max(self._sample_seconds, 1e-9)) - len(best)
             if not near or with_room < 1:
                 break
@@ -186,7 +189,7 @@ class Search:
             best = self._best(list(dict.fromkeys([*measured, *best])), FINALISTS)
         return best
 
-    def confirm(self, finalists: Iterable[Candidate]) -> Mapping[Candidate, Interval]:
+    def confirm(self, finalists: Iterable[Arm]) -> Mapping[Arm, Interval]:
         """Measure the given configuration and the finalists in shuffled rounds until the deadline.
 
         Returns
@@ -196,9 +199,7 @@ class Search:
         """
         chosen = [self._given, *(each for each in finalists if each != self._given)]
         chosen = chosen[: self._fit_round(len(chosen))]
-        rounds: Rounds[Candidate, float] = Rounds(
-            chosen, self._take_round, seed=self._seed, on_failure=self._note_failure
-        )
+        rounds: Rounds[Arm, float] = Rounds(chosen, self._take_round, seed=self._seed, on_failure=self._note_failure)
         longest = 0.0
         try:
             while len(rounds.variants) > 1 and self._given not in rounds.failed:
@@ -214,9 +215,9 @@ class Search:
                 raise
             self.was_interrupted = True
         given = rounds.samples[self._given]
-        ratios: dict[Candidate, Interval] = {}
+        ratios: dict[Arm, Interval] = {}
         for each in rounds.variants:
-            self.measured[each].rounds = dict(rounds.samples[each])
+            each.rounds = dict(rounds.samples[each])
             pairs = paired_ratios(rounds.samples[each], given)
             if each != self._given and pairs:
                 ratios[each] = ratio_interval(pairs)
@@ -224,13 +225,13 @@ class Search:
 
     def _fit_round(self, candidates: int) -> int:
         """Return how many of the candidates a round has time for, at least two; take fewer batches if need be."""
-        per_batch = self.measured[self._given].samples[-1].seconds_per_batch
+        per_batch = self._given.samples[-1].seconds_per_batch
         left = self._deadline - self._now()
         while candidates * self._max_batches * per_batch > left and self._max_batches > self._batches:
             self._max_batches = max(self._batches, self._max_batches // 2)
         return max(2, min(candidates, int(left / (self._max_batches * per_batch))))
 
-    def _in_the_race(self, rounds: Rounds[Candidate, float]) -> list[Candidate]:
+    def _in_the_race(self, rounds: Rounds[Arm, float]) -> list[Arm]:
         """Return the given configuration, and the finalists that may still be the best."""
         finalists = [each for each in rounds.variants if each != self._given]
         if rounds.finished < RACING_ROUNDS:
@@ -239,62 +240,55 @@ class Search:
         limit = BEATEN * min(medians.values())
         return [self._given, *(each for each in finalists if medians[each] <= limit)]
 
-    def _take_round(self, candidate: Candidate, number: int) -> float:
+    def _take_round(self, arm: Arm, number: int) -> float:
         self._progress("confirm", number, None)
-        sample = self._take_sample(candidate, self._max_batches)
-        self.measured.setdefault(candidate, Measured()).samples.append(sample)
-        return sample.epoch_seconds(self._epoch_batches)
+        arm.samples.append(self._take_sample(arm, self._max_batches))
+        return arm.samples[-1].epoch_seconds(self._epoch_batches)
 
-    def _note_failure(self, candidate: Candidate, error: MeasurementError) -> None:
-        self.failed[candidate] = error.reason
+    def _note_failure(self, arm: Arm, error: MeasurementError) -> None:
+        arm.failed = error.reason
 
-    def _take_turn(
-        self, candidates: Sequence[Candidate], deadline: float, batches: int | None = None
-    ) -> list[Candidate]:
-        """Measure each of `candidates` once, in random order, until the deadline; return those that were measured."""
+    def _take_turn(self, arms: Sequence[Arm], deadline: float, batches: int | None = None) -> list[Arm]:
+        """Measure each of `arms` once, in random order, until the deadline; return those that were measured."""
         batches = batches or self._batches
-        order = list(candidates)
+        order = list(arms)
         random.Random(f"{self._seed} {self._turns}").shuffle(order)
         self._turns += 1
-        seconds: dict[Candidate, float] = {}
+        seconds: dict[Arm, float] = {}
         started = self._now()
         for number, each in enumerate(order):
             if self._now() >= deadline:
                 break
             self._progress("tune", number, len(order))
             try:
-                sample = self._take_sample(each, batches)
+                each.samples.append(self._take_sample(each, batches))
             except MeasurementError as error:
-                self.failed[each] = error.reason
+                each.failed = error.reason
                 continue
-            self.measured.setdefault(each, Measured()).samples.append(sample)
-            seconds[each] = sample.epoch_seconds(self._epoch_batches)
+            seconds[each] = each.samples[-1].epoch_seconds(self._epoch_batches)
         self._sample_seconds = (self._now() - started) / max(1, len(seconds))
         best = min(seconds.values(), default=1.0)
         for each, value in seconds.items():
-            self.measured[each].scores.append((math.log(value / best), batches))
+            each.scores.append((math.log(value / best), batches))
         return list(seconds)
 
-    def _best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-        """Return the `count` best of `candidates`, the best first, and those that are as good as the last of them."""
-        allowed = [
-            each for each in candidates if each not in self.failed and self._is_allowed(each, self.measured[each])
-        ]
-        ranked = sorted(allowed, key=lambda each: self.measured[each].score)
+    def _best(self, arms: Sequence[Arm], count: int) -> list[Arm]:
+        """Return the `count` best of `arms`, the best first, and those that are as good as the last of them."""
+        allowed = [each for each in arms if not each.failed and self._is_allowed(each)]
+        ranked = sorted(allowed, key=lambda each: each.score)
         if len(ranked) <= count:
             return ranked
-        limit = self.measured[ranked[count - 1]].score + math.log(TIED)
-        most = count + count // 2
-        return [each for each in ranked[:most] if self.measured[each].score <= limit]
+        limit = ranked[count - 1].score + math.log(TIED)
+        return [each for each in ranked[: count + count // 2] if each.score <= limit]
 
 
 def choose(
-    given: Candidate,
-    ratios: Mapping[Candidate, Interval],
-    simplicity: Callable[[Candidate], tuple[int, int]],
+    given: Arm,
+    ratios: Mapping[Arm, Interval],
+    simplicity: Callable[[Arm], tuple[int, int]],
     may_keep: bool = True,
-) -> Candidate:
-    """Return the best candidate: the simplest of those that are not slower than the fastest by a relevant amount.
+) -> Arm:
+    """Return the best arm: the simplest of those that are not slower than the fastest by a relevant amount.
 
     The given one wins unless another has been shown to be faster, or is faster by far if there are too few rounds for
     an interval.

@@ -114,7 +114,7 @@ class Space:
                     yield near
 
     def first_choice(
-        self, count: int, seed: int, is_allowed: Callable[[Candidate], bool] = lambda _: True
+        self, count: int, seed: int, is_allowed: Callable[[Values], bool] = lambda _: True
     ) -> list[dict[str, Any]]:
         """Return the changes of up to `count` configurations to begin with; the given one is the first.
 
@@ -123,10 +123,10 @@ class Space:
         Parameters
         ----------
         is_allowed : callable
-            Returns False for candidates that must be left out.
+            Returns False for changes that must be left out.
         """
         drawn = random.Random(seed)
-        starts = [each for each in self.neighbours({}) if is_allowed(self.candidate(each))]
+        starts = list(filter(is_allowed, self.neighbours({})))
         drawn.shuffle(starts)
         found = {_key({}): dict[str, Any]()}
         for changes in starts[: max(1, count // 2)]:
@@ -138,7 +138,7 @@ class Space:
             for dimension in self.dimensions:
                 values |= drawn.choice(list(dimension.choices()))
             changes = self.changes(values)
-            if is_allowed(self.candidate(changes)):
+            if is_allowed(changes):
                 found.setdefault(_key(changes), changes)
         return list(found.values())[:count]
 

@@ -22,7 +22,7 @@ from etl.comparison.run.measuring_processes import InputError, MeasuringProcesse
 from etl.comparison.run.preparation import Preparation, opened_workload
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.cache import Cache
-from etl.comparison.tuning.search import Measured, Search, choose
+from etl.comparison.tuning.search import Arm, Search, choose
 from etl.comparison.tuning.space import space_of
 from etl.comparison.tuning.tuning_results import (
     Costs,
@@ -33,7 +33,6 @@ from etl.comparison.tuning.tuning_results import (
     with_front,
 )
 from etl.measuring.processes import MeasurementError
-from etl.measuring.statistics import Interval
 from etl.units import describe_settings
 
 # Length of the longest samples, and of the first ones, and the fewest batches of either.
@@ -195,7 +194,7 @@ class _Tuner:
                     raise
                 self._failed[name] = str(error)  # what was measured of the others is not lost
                 continue
-            known[candidate] = replace(result, name=name, seconds=time.monotonic() - began)
+            known[candidate] = replace(result, seconds=time.monotonic() - began)
             if tuning.was_interrupted:
                 raise KeyboardInterrupt
             if not result.is_throttled:
@@ -236,21 +235,19 @@ class _OneStrategy:
         self._limits = limits
         self._progress = progress
         self._space = space_of(workload, candidate, workload.settings.same_pixels)
-        self._changes: dict[Candidate, dict[str, Any]] = {}
-        self._dropped: dict[Candidate, str] = {}
-        self._contents: dict[Candidate, CheckedEpoch | None] = {}
+        self._arms: dict[Candidate, Arm] = {}
+        self._as_given = self._arm({})
         # Duration and batches of the first sample, which is of the given configuration.
         self._first_seconds: float | None = None
         self._first_batches = 1
         self._first_look: TuningSample | None = None
-        self._given_measured = Measured()
         self.was_interrupted = False
 
     def run(self, deadline: float) -> TunedStrategy:
         """Tune until `deadline`, a time of `time.monotonic`, and return the result."""
         began = time.monotonic()
         self._select(deadline - began)
-        given = self._configured({})
+        given, seed = self._as_given, self._workload.settings.seed
         self._processes.renew()  # its start is not part of the first sample
         search = Search(
             given,
@@ -259,55 +256,56 @@ class _OneStrategy:
             epoch_batches=self._scale.batches,
             batches=self._first_and_last_batches(),
             deadline=deadline,
-            seed=self._workload.settings.seed,
+            seed=seed,
             progress=self._progress,
             is_allowed=self._is_allowed,
         )
         count = search.measure_given()
         if self._given.is_presaved:
             self._write(self._with_other_stores(), began + WRITING_SHARE * (deadline - began))
-        changes = self._space.first_choice(count, self._seed, self._is_allowed)
-        finalists = search.halve([self._configured(each) for each in changes])
-        finalists = search.look_around(finalists, self._near)
-        finalists = [each for each in finalists if self._is_same(each, given)]
-        ratios = search.confirm(finalists)
+        changes = self._space.first_choice(count, seed, lambda each: self._is_allowed(self._arm(each)))
+        finalists = search.look_around(search.halve(list(map(self._arm, changes))), self._near)
+        ratios = search.confirm(self._same_work(finalists))
         self.was_interrupted = search.was_interrupted
-        throttled = statistics.median(sample.throttled for each in search.measured.values() for sample in each.samples)
-        ratios = {each: ratio for each, ratio in ratios.items() if self._is_allowed(each, search.measured[each])}
+        measured = [each for each in self._arms.values() if each.samples]
+        failed = [each for each in self._arms.values() if each.failed]
+        throttled = statistics.median(sample.throttled for each in measured for sample in each.samples)
+        ratios = {each: ratio for each, ratio in ratios.items() if self._is_allowed(each)}
         shown = ratios if throttled <= THROTTLED_LIMIT else {}
-        best = choose(given, shown, self._simplicity, may_keep=self._is_allowed(given, search.measured[given]))
-        self._given_measured = search.measured[given]
-        tried = {
-            each: self._configuration(each, measured, ratios.get(each), each in ratios or each == given)
-            for each, measured in search.measured.items()
-        }
+        best = choose(given, shown, self._simplicity, may_keep=self._is_allowed(given))
         return TunedStrategy(
-            name="",
+            name=self._given.name,
             strategy=self._given.strategy,
             is_foreign=self._given.is_foreign,
             given=self._space.given,
-            chosen=self._changes[best],
-            configurations=with_front(tried.values()),
-            untried=max(0, len(self._space) - len(tried.keys() | search.failed.keys())),
-            failed={describe_settings(self._changes[each]): reason for each, reason in search.failed.items()},
+            chosen=best.changes,
+            configurations=with_front(
+                TriedConfiguration(
+                    settings=each.changes,
+                    costs=self._costs(each),
+                    trials=len(each.samples),
+                    is_finalist=each in ratios or each is given,
+                    ratio=ratios.get(each),
+                    dropped=each.dropped,
+                )
+                for each in measured
+            ),
+            untried=max(0, len(self._space) - len({*measured, *failed})),
+            failed={describe_settings(each.changes): each.failed for each in failed},
             limits=self._limits.as_dict(),
             measured_records=len(self._workload.records),
             throttled=throttled,
         )
 
     @property
-    def _seed(self) -> int:
-        return self._workload.settings.seed
-
-    @property
     def _scale(self) -> EpochScale:
         workload = self._workload
         return EpochScale(len(workload.source), len(workload.records), workload.step_records)
 
-    def _configured(self, changes: Mapping[str, Any]) -> Candidate:
+    def _arm(self, changes: Mapping[str, Any]) -> Arm:
+        """Return the arm with these changes, which is the same each time."""
         candidate = self._space.candidate(changes)
-        self._changes.setdefault(candidate, dict(changes))
-        return candidate
+        return self._arms.setdefault(candidate, Arm(candidate, dict(changes)))
 
     def _select(self, seconds: float) -> None:
         """Select so many records that an epoch takes about `EPOCH_SECONDS`, and get what the given configuration reads.
@@ -317,11 +315,11 @@ class _OneStrategy:
         workload, size = self._workload, self._workload.step_records
         if not self._given.is_foreign:
             self._get(MIN_EPOCH_BATCHES * size)
-            self._first_look = self._processes.tune(self._configured({}), MIN_EPOCH_BATCHES)
+            self._first_look = self._processes.tune(self._as_given.candidate, MIN_EPOCH_BATCHES)
             workload.is_on_device = self._first_look.device not in ("cpu", "none")
         wanted = max(MIN_EPOCH_BATCHES, round(EPOCH_SECONDS / self._batch_seconds()))
         if self._given.is_presaved:
-            written = self._preparation.writing[self._configured({}).store]
+            written = self._preparation.writing[self._as_given.candidate.store]
             a_batch = size * written.seconds / written.records
             wanted = min(wanted, max(MIN_EPOCH_BATCHES, round(WRITING_SHARE / 2 * seconds / a_batch)))
         self._get(wanted * size)
@@ -334,16 +332,16 @@ class _OneStrategy:
             self._workload.select(count)
         if self._given.is_foreign:
             self._preparation.prepare(self._given.origin)
-        self._write([self._configured({})], math.inf)
+        self._write([self._as_given], math.inf)
 
-    def _take(self, candidate: Candidate, batches: int) -> TuningSample:
+    def _take(self, arm: Arm, batches: int) -> TuningSample:
         """Take a sample. Only an error in the given configuration is raised as an error in the input."""
         limit = None
         if self._first_seconds is not None:
             limit = SLOWEST * self._first_seconds / self._first_batches * max(batches, self._first_batches) + MARGIN
         started = time.monotonic()
         try:
-            sample = self._processes.tune(candidate, batches, limit)
+            sample = self._processes.tune(arm.candidate, batches, limit)
         except InputError as error:
             if self._first_seconds is None:
                 raise
@@ -367,115 +365,97 @@ class _OneStrategy:
         first = max(MIN_FIRST_BATCHES, round(FIRST_SECONDS / self._batch_seconds()))
         return min(first, last), last
 
-    def _with_other_stores(self) -> list[Candidate]:
+    def _with_other_stores(self) -> list[Arm]:
         """Return configurations that differ from the given one in its store only: other formats come first."""
         near = list(self._space.neighbours({}))
         formats = [each for each in near if "format" in each or "compression" in each]
-        return [*map(self._configured, formats), *(self._configured(each) for each in near if "stage" in each)]
+        return list(map(self._arm, [*formats, *(each for each in near if "stage" in each)]))
 
-    def _write(self, candidates: list[Candidate], deadline: float) -> None:
-        """Write the stores of `candidates` in their order, none after the deadline."""
-        for each in candidates:
-            if not each.is_presaved or each.store in self._preparation.writing:
+    def _write(self, arms: list[Arm], deadline: float) -> None:
+        """Write the stores of `arms` in their order, none after the deadline."""
+        for each in arms:
+            if not each.candidate.is_presaved or each.candidate.store in self._preparation.writing:
                 continue
             if time.monotonic() >= deadline:
                 break
             try:
-                self._preparation.write_stores([each])
+                self._preparation.write_stores([each.candidate])
             except (MeasurementError, InputError) as error:
-                if each == self._configured({}):
+                if each is self._as_given:
                     raise
-                self._dropped[each] = f"its store could not be written: {error}"
+                each.dropped = f"its store could not be written: {error}"
 
-    def _is_allowed(self, candidate: Candidate, measured: Measured | None = None) -> bool:
-        """Return True if `candidate` has its files, reads safely, and exceeds no limit as far as that is known."""
+    def _is_allowed(self, arm: Arm) -> bool:
+        """Return True if `arm` has its files, reads safely, and exceeds no limit as far as that is known."""
+        candidate = arm.candidate
         if candidate.is_presaved and candidate.store not in self._preparation.writing:
             return False
         if self._workload.has_one_reader(candidate) and candidate.setting("loading_threads", 1) > 1:
             return False
-        reason = self._limits.exceeded_by(self._costs(candidate, measured))
-        if reason:
-            self._dropped[candidate] = reason
-        return candidate not in self._dropped
+        arm.dropped = self._limits.exceeded_by(self._costs(arm)) or arm.dropped
+        return not arm.dropped
 
-    def _near(self, candidate: Candidate) -> list[Candidate]:
-        near = [self._configured(each) for each in self._space.neighbours(self._changes[candidate])]
-        return [each for each in near if self._is_allowed(each)]
+    def _near(self, arm: Arm) -> list[Arm]:
+        return list(filter(self._is_allowed, map(self._arm, self._space.neighbours(arm.changes))))
 
-    def _is_same(self, candidate: Candidate, given: Candidate) -> bool:
-        """Return True if `candidate` loads the same records as `given`."""
-        if candidate == given or self._is_partly_read(given):
-            return True
-        expected, epoch = self._checked(given, given), self._checked(candidate, given)
+    def _same_work(self, finalists: list[Arm]) -> list[Arm]:
+        """Return the finalists that load the same records as the given configuration; the others are dropped."""
+        is_partly_read = self._given.is_foreign and not self._workload.gets_selected(self._given)
+        if is_partly_read or finalists in ([], [self._as_given]):
+            return finalists
+        expected = self._check(self._as_given)
         if expected is None:
-            return True
-        if epoch is None:
-            self._dropped[candidate] = "its epoch could not be checked"
-            return False
-        same = compare_epochs(epoch.content, expected.content, "the given configuration", None)
+            return finalists
         # Of random transforms that are drawn anew whenever they are read, only the amount can be the same.
         is_random = self._preparation.randomness is not None or (self._given.is_foreign and expected.reshuffles is None)
         allowed = (*SAME, "same amount") if is_random else SAME
-        if same.level not in allowed:
-            self._dropped[candidate] = f"it loads other records: {same.reason}"
-        return same.level in allowed
+        for each in finalists:
+            if each is self._as_given:
+                continue
+            epoch = self._check(each)
+            if epoch is None:
+                each.dropped = "its epoch could not be checked"
+                continue
+            same = compare_epochs(epoch.content, expected.content, "the given configuration", None)
+            if same.level not in allowed:
+                each.dropped = f"it loads other records: {same.reason}"
+        return [each for each in finalists if not each.dropped or each is self._as_given]
 
-    def _is_partly_read(self, candidate: Candidate) -> bool:
-        return candidate.is_foreign and not self._workload.gets_selected(candidate)
+    def _check(self, arm: Arm) -> CheckedEpoch | None:
+        """Return an epoch of `arm`, computed with the threads of the given configuration; None if it fails."""
+        threads = self._workload.threads(self._as_given.candidate).compute
+        try:
+            return self._processes.check(arm.candidate, threads, trains=False, again="whole")
+        except (MeasurementError, InputError):
+            return None
 
-    def _checked(self, candidate: Candidate, given: Candidate) -> CheckedEpoch | None:
-        if candidate not in self._contents:
-            threads = self._workload.threads(given).compute
-            try:
-                self._contents[candidate] = self._processes.check(candidate, threads, trains=False, again="whole")
-            except (MeasurementError, InputError):
-                self._contents[candidate] = None
-        return self._contents[candidate]
+    def _simplicity(self, arm: Arm) -> tuple[int, int]:
+        return len(arm.changes), self._costs(arm).disk_nbytes
 
-    def _simplicity(self, candidate: Candidate) -> tuple[int, int]:
-        return len(self._changes[candidate]), self._costs(candidate, None).disk_nbytes
-
-    def _costs(self, candidate: Candidate, measured: Measured | None) -> Costs:
-        written = (
-            self._preparation.prepared.get(candidate.origin)
-            if candidate.is_foreign
-            else self._preparation.writing.get(candidate.store)
-            if candidate.is_presaved
-            else None
-        )
-        scale = self._scale
-        seconds = memory = 0.0
-        if measured is not None:
-            memory = measured.memory_nbytes
-            seconds = self._epoch_seconds(measured, scale.batches)
+    def _costs(self, arm: Arm) -> Costs:
+        """Return what `arm` costs; if it was not measured, its time and memory are 0."""
+        candidate, scale, writing = arm.candidate, self._scale, self._preparation
+        written = None
+        if candidate.is_foreign:
+            written = writing.prepared.get(candidate.origin)
+        elif candidate.is_presaved:
+            written = writing.writing.get(candidate.store)
         return Costs(
-            seconds=seconds,
+            seconds=self._epoch_seconds(arm, scale.batches) if arm.samples else 0.0,
             prepare_seconds=0.0 if written is None else scale.amount(written.seconds, written.records),
             disk_nbytes=0 if written is None else round(scale.amount(written.nbytes, written.records)),
-            memory_nbytes=round(memory),
+            memory_nbytes=arm.memory_nbytes,
         )
 
-    def _epoch_seconds(self, measured: Measured, batches: float) -> float:
+    def _epoch_seconds(self, arm: Arm, batches: float) -> float:
         """Return the median of the rounds.
 
         For others than finalists it is that of the given configuration times the ratio of their scores: single samples
         of different minutes cannot be compared.
         """
-        given = self._given_measured
-        if measured.rounds:
-            return statistics.median(measured.rounds.values())
-        if given.rounds and given.scores and measured.scores:
-            return statistics.median(given.rounds.values()) * math.exp(measured.score - given.score)
-        return measured.samples[-1].epoch_seconds(batches)
-
-    def _configuration(
-        self, candidate: Candidate, measured: Measured, ratio: Interval | None, is_finalist: bool
-    ) -> TriedConfiguration:
-        return TriedConfiguration(
-            settings=self._changes[candidate],
-            costs=self._costs(candidate, measured),
-            trials=len(measured.samples),
-            is_finalist=is_finalist,
-            ratio=ratio,
-            dropped=self._dropped.get(candidate, ""),
-        )
+        given = self._as_given
+        if arm.rounds:
+            return statistics.median(arm.rounds.values())
+        if given.rounds and given.scores and arm.scores:
+            return statistics.median(given.rounds.values()) * math.exp(arm.score - given.score)
+        return arm.samples[-1].epoch_seconds(batches)

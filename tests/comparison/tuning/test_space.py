@@ -121,5 +121,5 @@ def test_neighbours_differ_in_one_setting(table: Path) -> None:
 def test_what_is_not_allowed_is_not_tried() -> None:
     dimensions = [Dimension(("format",), (("npy",), ("hdf5",), ("torch",)))]
     space = Space(Candidate("presaved", "npy", "resize"), dimensions)
-    chosen = space.first_choice(10, 0, lambda each: each.format != "torch")
+    chosen = space.first_choice(10, 0, lambda each: each.get("format") != "torch")
     assert {each.get("format", "npy") for each in chosen} == {"npy", "hdf5"}
