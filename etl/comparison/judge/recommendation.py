@@ -8,7 +8,7 @@ from etl import strategies
 from etl.comparison.judge.report import ReportData, StrategyResult
 from etl.comparison.judge.results import Measurements, audits_of, splits_of
 from etl.comparison.request.candidates import Candidate, CpuSplit
-from etl.measuring.statistics import MIN_ROUNDS, Interval
+from etl.measuring.statistics import MIN_ROUNDS, Interval, Outcome
 from etl.runtime.resources import usable_nbytes
 from etl.training.compute import INFERENCE, TRAINING
 from etl.units import bounds, nbytes, seconds
@@ -69,7 +69,7 @@ def _is_faster(result: StrategyResult, other: StrategyResult, ratios: Mapping[tu
         return False
     ratio = ratios[result.name, other.name]
     # With too few rounds for an interval, nothing is recommended: this is only the fastest so far.
-    return (ratio.high is None or ratio.high < 1) and ratio.estimate < 1 - NEGLIGIBLE
+    return (ratio.low is None or ratio.outcome() is Outcome.FASTER) and ratio.estimate < 1 - NEGLIGIBLE
 
 
 def _not_faster(fastest: StrategyResult, ratio: Interval) -> str:

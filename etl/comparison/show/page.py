@@ -51,14 +51,7 @@ def render_page(report: ReportData) -> str:
         checks=[(check, *STATES[check.held]) for check in report.checks],
         verdict_on_rules=_verdict_on_rules(report.checks),
         clock=_clock(report.noise.frequency_mhz),
-        facts=[
-            (title, list_facts(values))
-            for title, values in (
-                ("Settings", report.settings),
-                ("Machine", report.machine),
-                ("Versions", report.versions),
-            )
-        ],
+        facts=list_facts(Settings=report.settings, Machine=report.machine, Versions=report.versions),
         stage_name=stage_name,
         describe_interval=describe_interval,
         pays_off=pays_off,
@@ -85,9 +78,12 @@ def render_template(name: str, **values: Any) -> str:
     return html.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def list_facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names and JSON values as text for people."""
-    return [(name.replace("_", " "), _plain(value)) for name, value in values.items()]
+def list_facts(**sections: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """Return the names and JSON values of each section as text for people."""
+    return {
+        title: [(name.replace("_", " "), _plain(value)) for name, value in values.items()]
+        for title, values in sections.items()
+    }
 
 
 def _verdict_on_rules(checks: list[Check]) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from etl.comparison.judge.recommendation import NEGLIGIBLE
 from etl.comparison.request.answers import TuningSample
 from etl.comparison.request.candidates import Candidate
-from etl.comparison.tuning.tuning_results import NEGLIGIBLE
 from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Rounds
-from etl.measuring.statistics import Interval, paired_ratios, ratio_interval
+from etl.measuring.statistics import Interval, Outcome, paired_ratios, ratio_interval
 
 # Configurations that are measured in rounds, besides the given one.
 FINALISTS = 3
@@ -313,4 +313,4 @@ def choose(
 def _is_faster(ratio: Interval) -> bool:
     if ratio.high is None:
         return ratio.estimate < 1 - UNPROVEN_GAIN
-    return ratio.estimate < 1 - NEGLIGIBLE and ratio.high < 1
+    return ratio.outcome() is Outcome.FASTER and ratio.estimate < 1 - NEGLIGIBLE

@@ -26,12 +26,5 @@ def render_tuning_page(tuning: Tuning) -> str:
         given_settings=given_settings,
         describe_interval=describe_interval,
         limits=LIMITS,
-        facts=[
-            (title, list_facts(values))
-            for title, values in (
-                ("Settings", tuning.settings),
-                ("Machine", tuning.machine),
-                ("Versions", tuning.versions),
-            )
-        ],
+        facts=list_facts(Settings=tuning.settings, Machine=tuning.machine, Versions=tuning.versions),
     )

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.comparison.judge.noise import THROTTLED_LIMIT
+from etl.comparison.judge.recommendation import NEGLIGIBLE
 from etl.measuring.statistics import Interval
 from etl.measuring.values import JsonValues
 from etl.units import bounds, describe_settings, ratio, seconds
-
-# A smaller difference is not worth a change of settings.
-NEGLIGIBLE = 0.02
 
 
 @dataclass(frozen=True)

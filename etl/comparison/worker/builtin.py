@@ -11,15 +11,15 @@ from typing import Any
 import presave
 from etl.comparison.request.answers import WrittenStore
 from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
-from etl.comparison.request.work import Work, source_files
+from etl.comparison.request.work import Work
 from etl.comparison.worker.make_compute import make_compute
+from etl.comparison.worker.untimed import prepare_files
 from etl.loading.batch_plan import Loader
 from etl.loading.loader_clocks import WatchedLoader
 from etl.loading.records import Records
 from etl.measuring.clock import run_epoch, seconds_of_step
 from etl.measuring.epochs import Compute, Epochs, MeasuredLoader
 from etl.measuring.meeting import Meeting
-from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.sample import TIMELINE_BATCHES, WARM_UP_STEPS, Spans, first_copies, loop_spans
 from etl.runtime import ThreadPolicy
 
@@ -111,11 +111,7 @@ def write_store(work: Work, store: StoreKind, jobs: int) -> WrittenStore:
     done, _ = work.pipeline_of(store).split(store.stage)
     options = {} if store.compression is None else {"compression": store.compression}
     records = Records(work.records, done)
-    files = source_files(work.settings.source, work.records)
-    if work.settings.cache == "cold":
-        drop_from_page_cache(files)
-    else:
-        read_into_page_cache(files)
+    prepare_files(work.source_files(), work.settings.cache)
     started = time.perf_counter()
     with presave.write(work.store_path(store), records, format=store.format, jobs=jobs, options=options) as written:
         seconds = time.perf_counter() - started

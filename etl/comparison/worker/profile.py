@@ -13,12 +13,12 @@ import numpy as np
 
 from etl.comparison.request.answers import PipelineProfile, SplitProfile, StageProfile
 from etl.comparison.request.candidates import CpuSplit
-from etl.comparison.request.work import Work, source_files
+from etl.comparison.request.work import Work
 from etl.comparison.worker.make_compute import make_compute
+from etl.comparison.worker.untimed import prepare_files
 from etl.loading.loader_clocks import RecordRun, StageClock
 from etl.measuring.arrays import copy_of
 from etl.measuring.clock import seconds_of_step
-from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.runtime import ThreadPolicy
 from etl.stages.fields import flatten
 from etl.training.compute import default_model
@@ -35,9 +35,8 @@ def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence
     """Measure each stage, compute alone with each number of threads, and both at once for each CPU split."""
     # So few records that their files are read repeatedly, like files that stay in memory between epochs.
     work.select(min(PROFILED_RECORDS, len(work.source)))
-    files = source_files(work.settings.source, work.records)
-    prepare = drop_from_page_cache if work.settings.cache == "cold" else read_into_page_cache
-    prepare(files)
+    files, cache = work.source_files(), work.settings.cache
+    prepare_files(files, cache)
     with work.raw() as raw:
         first = copy_of(next(iter(raw)))
         batch = work.collate(first)
@@ -53,7 +52,7 @@ def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence
                 compute.step(batch)
         records.load_for(seconds / 2, StageClock(work.stages))
         for _ in range(TURNS):
-            prepare(files)
+            prepare_files(files, cache)
             records.load_for(seconds, clock)
             for threads, steps in alone.items():
                 with ThreadPolicy(threads):

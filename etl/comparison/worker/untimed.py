@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from etl.comparison.request.answers import CheckedEpoch, LoadingSample, TriedLoader, TuningSample
@@ -28,7 +29,7 @@ from etl.measuring.clock import run_epoch, seconds_of_step
 from etl.measuring.device import peak_device_memory
 from etl.measuring.epochs import Compute, Epochs, MeasuredLoader, close_loader
 from etl.measuring.meeting import Meeting
-from etl.measuring.page_cache import absent_pages
+from etl.measuring.page_cache import absent_pages, drop_from_page_cache, read_into_page_cache
 from etl.measuring.process_tree import PeakMemory, mapped_nbytes
 from etl.measuring.sample import Recipe, begin_together, first_copies, take_sample
 from etl.measuring.structure import record_count
@@ -258,6 +259,14 @@ def _ended(epochs: Epochs, loading: MeasuredLoader, waits: list[float]) -> Gener
             asked = time.perf_counter()
     finally:
         close_loader(batches)
+
+
+def prepare_files(files: Sequence[Path], cache: str) -> None:
+    """Read `files` into the page cache or, if it is to be cold, drop them from it."""
+    if cache == "cold":
+        drop_from_page_cache(files)
+    else:
+        read_into_page_cache(files)
 
 
 def take_tuning_sample(loading: MeasuredLoader, recipe: Recipe) -> TuningSample:

@@ -24,11 +24,10 @@ from etl.comparison.request.answers import AuditedSample, FirstTry, TriedLoader,
 from etl.comparison.request.loader_request import UserLoader, files_below, task_of
 from etl.comparison.request.measuring_request import MeasuringRequest
 from etl.comparison.worker.make_compute import make_plain_compute
-from etl.comparison.worker.untimed import check_epoch, take_tuning_sample, try_loader
+from etl.comparison.worker.untimed import check_epoch, prepare_files, take_tuning_sample, try_loader
 from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
 from etl.measuring.epochs import Compute, MeasuredLoader
-from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
 from etl.measuring.sample import Sample, take_sample
@@ -186,11 +185,7 @@ def _note(asked: set[str], name: str, task: Task) -> Any:
 
 def _run(prepare: Callable[[Task], Any], loader: UserLoader, task: Task) -> WrittenStore:
     """Run the loader's `prepare`, and return its cost."""
-    files = [Path(each) for each in loader.files]
-    if loader.conditions.cache == "cold":
-        drop_from_page_cache(files)
-    else:
-        read_into_page_cache(files)
+    prepare_files([Path(each) for each in loader.files], loader.conditions.cache)
     started = time.perf_counter()
     prepare(task)
     seconds = time.perf_counter() - started
