@@ -15,11 +15,11 @@ from pydantic import TypeAdapter
 from etl.comparison.judge import report
 from etl.comparison.judge.report import SCHEMA_VERSION, ReportData
 from etl.comparison.judge.section import Section
-from etl.comparison.tuning import document
+from etl.comparison.tuning import tuning_results
 from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning
 
 SCHEMA = Path(report.__file__).with_name("report.schema.json")
-TUNING_SCHEMA = Path(document.__file__).with_name("tuning.schema.json")
+TUNING_SCHEMA = Path(tuning_results.__file__).with_name("tuning.schema.json")
 
 
 def make_schema() -> dict[str, Any]:
@@ -51,7 +51,7 @@ def make_tuning_schema() -> dict[str, Any]:
     strategy["properties"]["is_recommended"] = {"type": "boolean", "description": is_recommended}
     name = "The name of the fastest strategy; null if none can be recommended."
     schema["properties"]["fastest"] = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": name}
-    schema["properties"]["schema_version"] = {"type": "integer", "const": document.SCHEMA_VERSION}
+    schema["properties"]["schema_version"] = {"type": "integer", "const": tuning_results.SCHEMA_VERSION}
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     # All fields are written, those with defaults, too, and no others.
     for definition in (schema, *schema["$defs"].values()):

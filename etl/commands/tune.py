@@ -23,10 +23,9 @@ from etl.commands.config_argument import fill
 from etl.commands.output import STANDARD_OUTPUT, add_page_arguments, deliver, output_path, save_json, save_page
 from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.request.settings import Settings
-from etl.comparison.tuning.document import tuning_json
 from etl.comparison.tuning.tuner import run_tuning
 from etl.comparison.tuning.tuning_page import render_tuning_page
-from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning
+from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning, tuning_json
 from etl.comparison.tuning.tuning_table import show_tuning
 from etl.configuration import Configuration
 from etl.functions import find_function, parameters_of

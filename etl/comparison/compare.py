@@ -95,7 +95,7 @@ def compare(
         model=model,
         pipeline=pipeline,
         python=python,
-        budget_seconds=_seconds(budget, "budget"),
+        budget_seconds=_seconds(budget),
         **settings,
     ) as chosen:
         return run_comparison(chosen, progress)
@@ -144,7 +144,7 @@ def tune(
     with carried_settings(
         source, strategies, make_step=make_step, model=model, pipeline=pipeline, python=python, **settings
     ) as chosen:
-        seconds = _seconds(budget, "budget") / max(1, len(chosen.strategies))
+        seconds = _seconds(budget) / max(1, len(chosen.strategies))
         return run_tuning(replace(chosen, tune_seconds=seconds), progress)
 
 
@@ -166,8 +166,8 @@ def _check_names(function: Callable[..., Any], settings: Mapping[str, Any], inst
         raise TypeError(f"etl.{function.__name__} has no argument {name!r}: {hint}")
 
 
-def _seconds(budget: str | float, name: str) -> float:
-    return parse_seconds(budget, name) if isinstance(budget, str) else float(budget)
+def _seconds(budget: str | float) -> float:
+    return parse_seconds(budget, "budget") if isinstance(budget, str) else float(budget)
 
 
 def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:

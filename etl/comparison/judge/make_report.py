@@ -42,7 +42,7 @@ from etl.training.compute import default_model
 
 def make_report(measured: Measurements) -> ReportData:
     """Make the report of `measured`, which must have samples of at least one candidate."""
-    work, settings = measured.work, measured.work.settings
+    work, settings, profile = measured.work, measured.work.settings, measured.profile
     evidence = _evidence(measured)
     conditions = FairnessConditions(
         settings,
@@ -80,7 +80,9 @@ def make_report(measured: Measurements) -> ReportData:
             _strategy(measured, each, evidence[measured.name(each)], ratios.get(each)) for each in measured.compared
         ],
         stages=stage_results(measured),
-        profile=_profile(measured),
+        profile=ProfileResult(
+            profile.stages, dict(profile.compute_seconds), profile.splits, profile.copy_bytes_per_second
+        ),
         checks=check_rules(evidence, conditions),
         noise=noise_of(measured),
         timelines=measured.timelines,
@@ -162,16 +164,6 @@ def _ratios_among(measured: Measurements, report: ReportData) -> dict[tuple[str,
         for below in samples
         for each, ratio in ratios_of(samples, below, measured.scale).items()
     }
-
-
-def _profile(measured: Measurements) -> ProfileResult:
-    profile = measured.profile
-    return ProfileResult(
-        stages=profile.stages,
-        compute_seconds_per_batch=dict(profile.compute_seconds),
-        splits=profile.splits,
-        copy_bytes_per_second=profile.copy_bytes_per_second,
-    )
 
 
 PACKAGES = ("fair-etl", "numpy", "torch", "h5py", "pillow", "joblib", "numba", "simplejpeg", "opencv-python-headless")

@@ -118,7 +118,6 @@ class _Tuner:
         self._limits = Limits(
             self._settings.memory_nbytes, self._settings.max_disk_nbytes, self._settings.max_prepare_seconds
         )
-        self._tuned: list[TunedStrategy] = []
         self._failed: dict[str, str] = {}
         self._total = float(self._settings.tune_seconds or self._settings.budget_seconds)
 
@@ -139,22 +138,20 @@ class _Tuner:
                     if not known:
                         raise
                     stopped_early = True
-        for each in candidates:
-            if each in known:
-                self._tuned.append(replace(known[each], name=each.name))
-        if not self._tuned:
+        tuned = [replace(known[each], name=each.name) for each in candidates if each in known]
+        if not tuned:
             name, reason = next(iter(self._failed.items()))
             raise MeasurementError(f"no strategy could be tuned; {name}: {reason}", reason)
         return Tuning(
             source=self._settings.title,
             source_records=len(self._workload.source),
-            measured_records=max(each.measured_records for each in self._tuned),
+            measured_records=max(each.measured_records for each in tuned),
             settings=self._described_settings(),
             machine=describe_machine(),
             versions=describe_versions(),
             started_at=self._started_at,
             seconds=time.monotonic() - self._began,
-            strategies=self._tuned,
+            strategies=tuned,
             failed=self._failed,
             stopped_early=stopped_early,
         )

@@ -12,6 +12,9 @@ from etl.measuring.statistics import Interval
 from etl.measuring.values import JsonValues
 from etl.units import bounds, describe_settings, ratio, seconds
 
+# Version of `etl tune --json`, whose schema is tuning.schema.json.
+SCHEMA_VERSION = 1
+
 
 @dataclass(frozen=True)
 class Costs(JsonValues):
@@ -288,6 +291,27 @@ class Limits(JsonValues):
     def as_dict(self) -> dict[str, float]:
         """Return the limits that are set, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def tuning_json(tuning: Tuning) -> dict[str, Any]:
+    """Return JSON values: the fields of the result, and what is derived from them.
+
+    Derived values are the name of the `fastest` strategy, None if none can be recommended; the `conclusion`; and for
+    each strategy its `advice`, and `is_recommended`. `Tuning.from_json` does not take them.
+    """
+    values = tuning.to_json()
+    fastest = tuning.fastest
+    strategies = [
+        {**strategy, "advice": each.advice(), "is_recommended": each.is_recommended}
+        for strategy, each in zip(values.pop("strategies"), tuning.strategies, strict=True)
+    ]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **values,
+        "strategies": strategies,
+        "fastest": None if fastest is None else fastest.name,
+        "conclusion": tuning.conclusion(),
+    }
 
 
 def with_front(configurations: Iterable[TriedConfiguration]) -> list[TriedConfiguration]:

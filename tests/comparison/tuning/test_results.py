@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.comparison.tuning.document import SCHEMA_VERSION, tuning_json
 from etl.comparison.tuning.tuning_results import (
+    SCHEMA_VERSION,
     Costs,
     Limits,
     TriedConfiguration,
     TunedStrategy,
     Tuning,
+    tuning_json,
     with_front,
 )
 from etl.measuring.statistics import Interval
