@@ -71,7 +71,7 @@ def unexplained(samples: dict[int, Sample], scale: EpochScale) -> float:
     )
 
 
-@pytest.mark.parametrize("rounds", range(1, 13))
+@pytest.mark.parametrize("rounds", [1, 2, 7])
 @pytest.mark.parametrize("scale", [WHOLE, EpochScale(2000, 512, 64)])
 def test_the_parts_add_up_to_the_wall_time_for_any_number_of_rounds(rounds: int, scale: EpochScale) -> None:
     random = np.random.default_rng(rounds)
@@ -169,11 +169,8 @@ def test_a_metric_is_the_mean_of_the_rounds() -> None:
     assert mean_of(samples, lambda each: each.cpu_seconds) == pytest.approx(2.0)
 
 
-def test_the_cost_of_a_store_is_scaled_to_the_whole_source() -> None:
+def test_the_cost_of_a_store_is_scaled_to_the_whole_source_from_its_own_number_of_records() -> None:
     assert presaving_of(WrittenStore(2.0, 1000, 500), EpochScale(2000, 500, 50)) == Presaving(8.0, 4000)
-
-
-def test_the_cost_of_a_store_of_other_records_is_scaled_by_its_own_number_of_them() -> None:
     assert presaving_of(WrittenStore(2.0, 1000, 2000), EpochScale(2000, 500, 50)) == Presaving(2.0, 1000)
 
 
@@ -213,16 +210,11 @@ def test_stalls_of_all_rounds_are_pooled_without_the_first_of_each_epoch() -> No
     assert stall_tails_of({0: make_sample(stalls=[[9.0]])}).largest == 9.0  # there is no other
 
 
-def test_utilisation_is_compute_alone_over_wall() -> None:
-    result = photographs().strategies[0]
-    assert result.accelerator_utilisation == result.parts.compute_alone_seconds / result.parts.wall_seconds
-
-
 # Of a wait of 10 s, 2.5 s were for data.
 A_QUARTER = WaitTimes(waited=10.0, loop_busy=7.5, loaders_busy=0.0, loaders=0, pressure=None)
 
 
-@pytest.mark.parametrize("rounds", range(1, 8))
+@pytest.mark.parametrize("rounds", [1, 7])
 def test_what_is_lost_adds_up(rounds: int) -> None:
     random = np.random.default_rng(rounds)
     samples = {

@@ -156,11 +156,6 @@ def test_a_function_is_a_loader_of_the_user_of_which_nothing_is_known() -> None:
     assert raw.is_foreign is False
 
 
-def test_the_interpreter_of_another_environment_is_for_a_strategy_by_its_label() -> None:
-    chosen = Settings("photographs", strategies=("raw", "mine=loaders:load"), pythons={"mine": "python3.11"})
-    assert chosen.pythons == {"mine": "python3.11"}
-
-
 def test_a_report_may_call_the_source_by_another_name() -> None:
     assert Settings("pickled:1.pickle", source_name="MyDataset").title == "MyDataset"
     assert Settings("photographs").title == "photographs"
