@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -65,9 +66,18 @@ def test_the_fastest_is_recommended_with_its_interval_and_what_it_costs() -> Non
     assert bound == "With presaved training waits for data 20% of the time."
 
 
-def test_inference_waits_for_data_too() -> None:
-    (_, bound) = recommended([result("raw", 5.0, 4.0)], compute="inference")
-    assert bound == "With raw inference waits for data 20% of the time."
+@pytest.mark.parametrize(
+    ("wall", "work", "said"),
+    [
+        (5.0, "inference", "inference waits for data 20% of the time."),
+        (10.0, "training", "training still waits for data 60% of the time: loading is the limit."),
+        (4.04, "training", "training waits for data 1.0% of the time: compute is the limit, and faster loading would"),
+    ],
+)
+def test_one_strategy_alone_is_described_with_what_bounds_it(wall: float, work: str, said: str) -> None:
+    only, bound = recommended([result("raw", wall, 4.0)], compute=work)
+    assert only.startswith("Only raw was compared: an epoch takes ")
+    assert bound.startswith(f"With raw {said}")
 
 
 def test_compute_bound_means_that_all_are_within_2_percent_and_nothing_waits() -> None:
@@ -88,16 +98,6 @@ def test_workers_a_store_and_processes_each_make_a_strategy_less_simple(simple: 
 def test_all_within_2_percent_while_training_waits_is_not_called_compute_bound() -> None:
     (only,) = recommended([result("raw", 10.1, 2.0), result("async-raw", 10.0, 2.0)])
     assert only.startswith("No gain: all strategies are within 2%")
-
-
-def test_training_that_waits_most_of_the_time_is_bound_by_loading() -> None:
-    *_, bound = recommended([result("raw", 10.0, 1.0), result("async-raw", 6.0, 1.0, sure(0.6))])
-    assert bound == "With async-raw training still waits for data 83% of the time: loading is the limit."
-
-
-def test_training_that_hardly_waits_is_bound_by_compute() -> None:
-    *_, bound = recommended([result("raw", 10.0, 5.0), result("async-raw", 5.0, 4.95, sure(0.5))])
-    assert "compute is the limit, and faster loading would not help" in bound
 
 
 def test_a_disqualified_strategy_is_never_recommended_however_fast() -> None:
@@ -171,12 +171,6 @@ def test_too_few_rounds_are_said_to_be_too_few() -> None:
     assert "A recommendation needs 6 rounds; completed: 3." in first
 
 
-def test_one_strategy_alone_is_described_and_not_compared() -> None:
-    only, bound = recommended([result("raw", 10.0, 4.0)])
-    assert only == "Only raw was compared: an epoch takes 10.0 s."
-    assert bound == "With raw training still waits for data 60% of the time: loading is the limit."
-
-
 def test_the_smaller_of_two_stores_is_simpler() -> None:
     large = result("presaved", 5.0, 4.0, presaving=Presaving(1.0, 900))
     small = result("presaved", 5.05, 4.0, sure(1.01), presaving=Presaving(1.0, 300))
@@ -214,13 +208,23 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measurem
     return make_measurements(workload, {RAW: {0: make_sample()}, SAVED: {0: make_sample()}}, writing=writing)
 
 
-def test_a_completely_measured_source_needs_no_note(tmp_path: Path) -> None:
-    assert make_notes(measured(tmp_path)) == []
-
-
-def test_what_could_not_be_run_is_noted_with_its_reason(tmp_path: Path) -> None:
-    found = make_notes(replace(measured(tmp_path), failed={Candidate("process-raw"): "killed by signal 9"}))
-    assert found == ["process-raw failed: killed by signal 9"]
+@pytest.mark.parametrize(
+    ("changes", "notes"),
+    [
+        ({}, []),
+        ({"failed": {Candidate("process-raw"): "killed by signal 9"}}, ["process-raw failed: killed by signal 9"]),
+        (
+            {"samples": {SAVED: {0: make_sample()}}, "failed": {RAW: "killed by signal 9"}},
+            ["raw failed: killed by signal 9", "presaved is the reference instead of raw."],
+        ),
+        (
+            {"rounds": 7, "no_server": "it was killed"},
+            ["The comparison ended after 7 rounds: the next could not begin: it was killed"],
+        ),
+    ],
+)
+def test_what_could_not_be_measured_is_noted(tmp_path: Path, changes: dict[str, Any], notes: list[str]) -> None:
+    assert make_notes(replace(measured(tmp_path), **changes)) == notes
 
 
 def test_a_setting_without_effect_is_noted_with_its_strategy_and_what_to_do(tmp_path: Path) -> None:
@@ -229,17 +233,6 @@ def test_a_setting_without_effect_is_noted_with_its_strategy_and_what_to_do(tmp_
     works = Audit("gc", "off", "automatic collection off", "no collections")
     samples = {RAW: {0: make_sample(runtime=[inert, works]), 1: make_sample()}}
     assert make_notes(replace(measured(tmp_path), samples=samples)) == [f"raw: a setting had no effect: {alarm}"]
-
-
-def test_a_different_reference_than_requested_is_noted(tmp_path: Path) -> None:
-    made = measured(tmp_path)
-    made = replace(made, samples={SAVED: made.samples[SAVED]}, failed={RAW: "killed by signal 9"})
-    assert make_notes(made) == ["raw failed: killed by signal 9", "presaved is the reference instead of raw."]
-
-
-def test_a_round_that_could_not_begin_is_noted(tmp_path: Path) -> None:
-    found = make_notes(replace(measured(tmp_path), rounds=7, no_server="it was killed by signal 9"))
-    assert found == ["The comparison ended after 7 rounds: the next could not begin: it was killed by signal 9"]
 
 
 def test_scaled_metrics_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:
