@@ -65,4 +65,4 @@ def test_what_is_shown_is_what_was_shown_before(name: str) -> None:
     shown = SHOWN[name]()
     if os.environ.get("FAIR_ETL_SNAPSHOTS") == "write":
         (SNAPSHOTS / name).write_text(shown, "utf-8")
-    assert shown == (SNAPSHOTS / name).read_text("utf-8")
+    assert shown == (SNAPSHOTS / name).read_text("utf-8"), "if that is meant, see the docstring of this module"
