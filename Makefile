@@ -7,9 +7,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 # asv's pip, too, leaves compiling to the first import: most modules of large packages are never imported.
 export PIP_NO_COMPILE := 1
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c .ci/constraints.txt
-# Says every five seconds that a command without output still runs.
-BUSY = sh .ci/busy
+# Makes the environment, unless it is there, and installs packages; says every five seconds that it still does.
+define install
+$(PYTHON) -m venv .venv
+sh .ci/busy "Installing $(1) into .venv" $(BIN)/python -m pip install --disable-pip-version-check --quiet -c .ci/constraints.txt $(2)
+endef
 # A test that kills its process is a failure; with another process it would be run again, and again.
 WORKERS := --numprocesses 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 # The time limit of tests that take minutes on purpose.
@@ -57,7 +59,7 @@ test: .venv/test
 	@$(BIN)/python -m tests.skips $(SKIPS)
 
 # Whole comparisons, trainings and faults; with nothing beside them, tests that measure: asv over real commits; the quick
-# tests that need no torch, with every other Python of this machine.
+# tests that need no torch, with the oldest and the newest other Python of this machine.
 test-slow: .venv/test
 	@$(BIN)/python -m tests.system_packages
 	@rm -f $(SKIPS)
@@ -78,15 +80,15 @@ clone:
 	@test -e .git && git rev-parse --verify --quiet HEAD > /dev/null 2>&1 || \
 		{ echo "Commits are measured in a clone made by git; this folder is not one: clone the repository." >&2; exit 2; }
 
+# Each has what those before it have: they are touched, too, so that none is installed again.
 .venv/asv: .ci/asv.txt .ci/constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BUSY) "Installing asv into .venv" $(PIP_INSTALL) --quiet --requirement .ci/asv.txt
-	@touch $@
+	$(call install,asv,--requirement .ci/asv.txt)
+	@touch .venv/asv
 
-.venv/bench: .venv/asv pyproject.toml
-	$(BUSY) "Installing what the benchmarks need into .venv" $(PIP_INSTALL) --quiet --editable '.[bench]'
-	@touch $@
+.venv/bench: .ci/asv.txt .ci/constraints.txt pyproject.toml
+	$(call install,what the benchmarks need,--editable '.[bench]')
+	@touch .venv/asv .venv/bench
 
-.venv/test: .venv/bench
-	$(BUSY) "Installing what the tests need into .venv" $(PIP_INSTALL) --quiet --editable '.[test]'
-	@touch $@
+.venv/test: .ci/asv.txt .ci/constraints.txt pyproject.toml
+	$(call install,what the tests need,--editable '.[test]')
+	@touch .venv/asv .venv/bench .venv/test

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 from rich import progress
 from rich.console import Console
-from rich.table import Table
 
 # Called with the share of the work that is done, from 0 to 1.
 Progress = Callable[[float], None]
@@ -22,11 +21,6 @@ def wide_console() -> Console:
     """Return the console of standard output, as wide as the terminal; a pipe or a file gets whole tables."""
     width, height = tables.output_size()
     return Console(width=width, height=height)
-
-
-def print_table(table: Table, console: Console, *, keys: int = 1, first: Sequence[str] = ()) -> None:
-    """Print `table` as `etl compare` prints its own: columns that do not fit go into a further table beneath."""
-    tables.print_table(table, console, keys=keys, first=first)
 
 
 def say(text: str, console: Console, style: str = "") -> None:
@@ -72,3 +66,4 @@ def _load_tables() -> ModuleType:
 
 
 tables = _load_tables()
+print_table = tables.print_table

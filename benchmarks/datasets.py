@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,56 +24,46 @@ LABEL = "kind"
 
 def find_photographs(samples: int) -> Path:
     """Return a folder of `samples` photographs, made once below FAIR_ETL_DATA or the user's cache."""
-    photographs = _place("photographs", samples)
-    if not photographs.is_dir():
-        etl.demonstration.photographs(photographs, samples, SEED)
-    return photographs
+    return _made_once("photographs", samples, lambda path: etl.demonstration.photographs(path, samples, SEED))
 
 
 def find_digits() -> Path:
     """Return a folder of handwritten digits in MNIST's files, not compressed, as `find_photographs` does."""
-    digits = _place("digits", 0)
-    if not digits.is_dir():
-        etl.demonstration.digits(digits, compress=False)
-    return digits
+    return _made_once("digits", 0, lambda path: etl.demonstration.digits(path, compress=False))
 
 
 def find_table(rows: int) -> Path:
     """Return a CSV file of `rows` rows of numbers with a label, as `find_photographs` does."""
-    path = _place("table", rows).with_suffix(".csv")
-    if not path.exists():
+
+    def write(path: Path) -> None:
         numbers = np.random.default_rng(SEED).normal(size=(rows, COLUMNS))
-        lines = (
-            ",".join([*(f"{value:.6f}" for value in row), str(number % KINDS)]) for number, row in enumerate(numbers)
-        )
-        unfinished = path.with_suffix(".unfinished")
-        _write_lines(unfinished, [",".join([*(f"x{number}" for number in range(COLUMNS)), LABEL])], lines)
-        unfinished.rename(path)
-    return path
+        labelled = np.column_stack([numbers, np.arange(rows) % KINDS])
+        header = ",".join([*(f"x{number}" for number in range(COLUMNS)), LABEL])
+        np.savetxt(path, labelled, [*["%.6f"] * COLUMNS, "%d"], ",", header=header, comments="")
+
+    return _made_once("table", rows, write, ".csv")
 
 
 def find_sequences(files: int) -> Path:
     """Return a folder of `files` CSV files, sequences of different lengths, as `find_photographs` does."""
-    path = _place("sequences", files)
-    if not path.exists():
-        unfinished = path.with_suffix(".unfinished")
+
+    def write(path: Path) -> None:
         drawn = np.random.default_rng(SEED)
         for number in range(files):
-            target = unfinished / f"{number % SEQUENCE_CLASSES}" / f"{number:05d}.csv"
+            target = path / f"{number % SEQUENCE_CLASSES}" / f"{number:05d}.csv"
             target.parent.mkdir(parents=True, exist_ok=True)
-            rows = drawn.normal(size=(int(drawn.integers(MIN_STEPS, MAX_STEPS)), STEP_COLUMNS))
-            _write_lines(target, ["a,b,c,d,e,f,g,h"], (",".join(f"{value:.5f}" for value in row) for row in rows))
-        unfinished.rename(path)
-    return path
+            steps = drawn.normal(size=(int(drawn.integers(MIN_STEPS, MAX_STEPS)), STEP_COLUMNS))
+            np.savetxt(target, steps, "%.5f", ",", header="a,b,c,d,e,f,g,h", comments="")
+
+    return _made_once("sequences", files, write)
 
 
-def _place(kind: str, size: int) -> Path:
+def _made_once(kind: str, size: int, make: Callable[[Path], object], suffix: str = "") -> Path:
     root = Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else user_cache_path("fair-etl")
-    root.mkdir(parents=True, exist_ok=True)
-    return root / f"{kind}-{DATA_VERSION}-{size}-{SEED}"
-
-
-def _write_lines(path: Path, *parts: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for part in parts:
-            file.writelines(f"{line}\n" for line in part)
+    path = root / f"{kind}-{DATA_VERSION}-{size}-{SEED}{suffix}"
+    if not path.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root) as unfinished:
+            make(made := Path(unfinished) / path.name)
+            made.rename(path)
+    return path

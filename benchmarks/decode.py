@@ -24,7 +24,18 @@ import etl
 from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
 from benchmarks.datasets import find_photographs
-from benchmarks.suite import SEED, Operation, Timings, as_samples, explained, in_rounds, ratios, require, spread
+from benchmarks.suite import (
+    SEED,
+    Operation,
+    TimedSuite,
+    Timings,
+    as_samples,
+    attributes,
+    explained,
+    in_rounds,
+    ratios,
+    spread,
+)
 
 PROFILE = chosen_profile()
 BATCH_SIZE, IMAGE_SIZE, PREFETCH_SIZE = 64, 224, 3
@@ -36,27 +47,23 @@ AIM = 0.85
 
 
 @explained
-class Decode:
+class Decode(TimedSuite):
     """An epoch of photographs to normalised float32 with two threads, and the same files through the decoder alone."""
 
     params = [list(DECODERS)]
     param_names = ["decoder"]
-    timeout = 60
-    version = PROFILE.version
 
+    @attributes(timeout=MEASURING_TIMEOUT_SECONDS)
     def setup_cache(self) -> Timings:
         return in_rounds(make_operations(find_photographs(PROFILE.samples), THREADS), PROFILE.rounds)
 
-    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
+    def operations(self, decoder: str) -> tuple[str, ...]:
+        return decoder, decoder_alone(decoder)
 
-    def setup(self, cache: Timings, decoder: str) -> None:
-        require(cache, decoder, decoder_alone(decoder))
-
+    @attributes(unit="ratio")
     def track_over_decoder(self, cache: Timings, decoder: str) -> dict[str, Any]:
         """Seconds over those of the decoder alone: at 1.0 all else costs nothing."""
-        return as_samples(ratios(cache, decoder, decoder_alone(decoder)))
-
-    track_over_decoder.unit = "ratio"  # type: ignore[attr-defined]
+        return as_samples(ratios(cache, *self.operations(decoder)))
 
 
 def decoder_alone(decoder: str) -> str:

@@ -8,15 +8,16 @@ from __future__ import annotations
 import abc
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import AXES, GRID_AXES, PHOTOGRAPHS, Cell, cell_at, cells_to_measure, chosen_profile, values_in
 from benchmarks.journal import CellMetrics
-from benchmarks.measure import cpus_of_cells, measure_cells
-from benchmarks.suite import as_samples, explained
+from benchmarks.measure import CellResults, cpus_of_cells, measure_cells
+from benchmarks.suite import Suite, as_samples, attributes, explained
 from benchmarks.user_loaders import check_functions, prepare_loaders
-from benchmarks.workload import make_data, unsupported_reason
+from benchmarks.workload import Data, make_data, unsupported_reason
 
 PROFILE = chosen_profile()
 check_functions(PROFILE.functions)
@@ -47,11 +48,18 @@ def along(axis: str) -> Callable[[Any], Any]:
     return decorate
 
 
-class EndToEnd(ABC):
+@dataclass(frozen=True)
+class Measured:
+    """The data, the samples of each cell or the text of its error, and what the commit lacks for other cells."""
+
+    data: Data
+    results: CellResults
+    missing: dict[Cell, str]
+
+
+class EndToEnd(Suite, ABC):
     """The metrics of one epoch, with a sample from every round. A subclass chooses the axis, and so the cells."""
 
-    timeout = 60
-    version = PROFILE.version
     page_note = (
         f"One epoch trains a small residual network on {PROFILE.samples} photographs at {PROFILE.image_size} x "
         f"{PROFILE.image_size}: batches of 32, float32, on the CPU, unless it says otherwise. All have the same CPUs: "
@@ -60,25 +68,20 @@ class EndToEnd(ABC):
         "medians of several fresh processes. Smaller is better, except for utilisation."
     )
 
-    def setup_cache(self) -> dict[str, Any]:
-        missing: dict[Cell, str] = {}
-        cells = []
-        for cell in cells_to_measure(PROFILE):
-            reason = unsupported_reason(cell)
-            if reason:
-                missing[cell] = reason
-            else:
-                cells.append(cell)
+    @attributes(timeout=MEASURING_TIMEOUT_SECONDS)
+    def setup_cache(self) -> Measured:
+        reasons = {cell: unsupported_reason(cell) for cell in cells_to_measure(PROFILE)}
+        cells = [cell for cell, reason in reasons.items() if not reason]
         data = make_data(PROFILE, Path.cwd(), cells)
         functions = {cell.strategy: PROFILE.functions[cell.strategy] for cell in cells if cell.is_foreign}
         prepare_loaders(functions, data, Path.cwd(), cpus_of_cells())
-        return {"data": data, "results": measure_cells(cells, data, PROFILE), "missing": missing}
+        return Measured(
+            data, measure_cells(cells, data, PROFILE), {cell: reasons[cell] for cell in reasons if reasons[cell]}
+        )
 
-    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
-
-    def setup(self, cache: dict[str, Any], *values: Any) -> None:
+    def setup(self, cache: Measured, *values: Any) -> None:
         cell = self.cell(*values)
-        if cell not in cache["results"]:
+        if cell not in cache.results:
             raise NotImplementedError(_reason_not_measured(cache, cell))  # asv's n/a
 
     @property
@@ -91,43 +94,51 @@ class EndToEnd(ABC):
         *strategy, value = values
         return cell_at(self.param_names[-1], value, *strategy)
 
-    def track_wall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+    @attributes(unit="seconds")
+    def track_wall(self, cache: Measured, *values: Any) -> dict[str, Any]:
         """Seconds of one epoch: loading and compute, everything included."""
         return self._samples(cache, values, lambda metrics: metrics.epoch.wall.total)
 
-    def track_etl(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+    @attributes(unit="seconds")
+    def track_etl(self, cache: Measured, *values: Any) -> dict[str, Any]:
         """Seconds to load one epoch while nothing else is done."""
         return self._samples(cache, values, lambda metrics: metrics.etl)
 
-    def track_compute(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+    @attributes(unit="seconds")
+    def track_compute(self, cache: Measured, *values: Any) -> dict[str, Any]:
         """Seconds of one epoch spent in training steps, or in forward passes of inference."""
         return self._samples(cache, values, lambda metrics: metrics.epoch.compute.total)
 
-    def track_stall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+    @attributes(unit="seconds")
+    def track_stall(self, cache: Measured, *values: Any) -> dict[str, Any]:
         """Seconds of one epoch in which compute waited for the next batch."""
         return self._samples(cache, values, lambda metrics: metrics.epoch.stall.total)
 
-    def track_p99_stall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+    @attributes(unit="seconds")
+    def track_p99_stall(self, cache: Measured, *values: Any) -> dict[str, Any]:
         """Seconds that 99 of 100 stalls before a batch did not exceed, leaving out the first batch of an epoch."""
         return self._samples(cache, values, lambda metrics: metrics.p99_stall, whole_epochs=False)
 
-    def track_start_up(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+    @attributes(unit="seconds")
+    def track_start_up(self, cache: Measured, *values: Any) -> dict[str, Any]:
         """Seconds from the start of an epoch until its first batch can be read, which is part of the stall."""
         return self._samples(cache, values, lambda metrics: metrics.epoch.stall.first, whole_epochs=False)
 
-    def track_utilisation(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+    @attributes(unit="ratio")
+    def track_utilisation(self, cache: Measured, *values: Any) -> dict[str, Any]:
         """Accelerator utilisation: the time of an epoch's steps on a batch in memory while nothing loads, over the wall
         time of an epoch. The only metric here for which larger is better: 1.0 loses nothing.
         """
         return self._samples(cache, values, lambda metrics: metrics.utilisation, whole_epochs=False)
 
-    def track_peak_memory(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+    @attributes(unit="bytes")
+    def track_peak_memory(self, cache: Measured, *values: Any) -> dict[str, Any]:
         """Bytes of memory at the peak, of the process and its children, without mapped libraries."""
         return self._samples(cache, values, lambda metrics: metrics.peak_memory, whole_epochs=False)
 
     def _samples(
         self,
-        cache: dict[str, Any],
+        cache: Measured,
         values: tuple[Any, ...],
         metric: Callable[[CellMetrics], float],
         whole_epochs: bool = True,
@@ -136,26 +147,19 @@ class EndToEnd(ABC):
 
         Parameters
         ----------
-        cache : dict
-            What `setup_cache` returned.
         metric : callable
             Returns the metric.
         whole_epochs : bool
             True for the time of an epoch, which is given for as many photographs as most epochs have.
         """
         cell = self.cell(*values)
-        measured = cache["results"][cell]
+        measured = cache.results[cell]
         if isinstance(measured, str):
             raise RuntimeError(measured)
         scaled = whole_epochs and cell.workload == PHOTOGRAPHS
         return as_samples(
-            [metric(each) * (cache["data"].records / each.epoch.samples if scaled else 1) for each in measured]
+            [metric(each) * (cache.data.records / each.epoch.samples if scaled else 1) for each in measured]
         )
-
-    for _metric in (track_wall, track_etl, track_compute, track_stall, track_p99_stall, track_start_up):
-        _metric.unit = "seconds"  # type: ignore[attr-defined]
-    track_utilisation.unit = "ratio"  # type: ignore[attr-defined]
-    track_peak_memory.unit = "bytes"  # type: ignore[attr-defined]
 
 
 @along("strategy")
@@ -185,11 +189,10 @@ class Backend(EndToEnd):
     Base point: presaved, cpu.
     """
 
-    def track_host_wait(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+    @attributes(unit="seconds")
+    def track_host_wait(self, cache: Measured, *values: Any) -> dict[str, Any]:
         """Seconds of one epoch in which the training loop waited for batches, even if the device computed."""
         return self._samples(cache, values, lambda metrics: metrics.epoch.host_wait.total)
-
-    track_host_wait.unit = "seconds"  # type: ignore[attr-defined]
 
 
 @along("garbage_collection")
@@ -293,17 +296,15 @@ if PROFILE.grid:
             return Cell(**dict(zip(self.param_names, values, strict=True)))
 
 
-class Presaving(ABC):
+class Presaving(Suite, ABC):
     """The one-time cost of the presaved strategies: writing a store. A subclass chooses the axis."""
 
-    timeout = 60
-    version = PROFILE.version
     page_note = f"{PROFILE.samples} photographs, resized to {PROFILE.image_size} x {PROFILE.image_size}. {SMALLER}"
     setup_cache = EndToEnd.setup_cache
 
-    def setup(self, cache: dict[str, Any], value: str) -> None:
+    def setup(self, cache: Measured, value: str) -> None:
         cell = self.cell(value)
-        if cell.store not in cache["data"].write_seconds and cell.store not in cache["data"].failures:
+        if cell.store not in cache.data.write_seconds and cell.store not in cache.data.failures:
             reason = unsupported_reason(cell) or f"profile {PROFILE.name!r} does not read this store"
             raise NotImplementedError(reason)  # asv's n/a
 
@@ -317,23 +318,22 @@ class Presaving(ABC):
         (axis,) = self.param_names
         return cell_at(axis, value)
 
-    def track_write_time(self, cache: dict[str, Any], value: str) -> dict[str, Any]:
+    @attributes(unit="seconds")
+    def track_write_time(self, cache: Measured, value: str) -> dict[str, Any]:
         """Seconds to make and write a store, with two jobs."""
         # As samples, so that asv pools those of several passes and knows their spread when it compares.
-        return as_samples([self._cost(cache["data"].write_seconds, cache, value)])
+        return as_samples([self._cost(cache.data.write_seconds, cache, value)])
 
-    def track_store_size(self, cache: dict[str, Any], value: str) -> int:
+    @attributes(unit="bytes")
+    def track_store_size(self, cache: Measured, value: str) -> int:
         """Bytes of a store's files."""
-        return int(self._cost(cache["data"].store_nbytes, cache, value))
+        return int(self._cost(cache.data.store_nbytes, cache, value))
 
-    def _cost(self, costs: dict[str, float], cache: dict[str, Any], value: str) -> float:
+    def _cost(self, costs: dict[str, float], cache: Measured, value: str) -> float:
         store = self.cell(value).store
-        if store in cache["data"].failures:
-            raise RuntimeError(cache["data"].failures[store])
+        if store in cache.data.failures:
+            raise RuntimeError(cache.data.failures[store])
         return costs[store]
-
-    track_write_time.unit = "seconds"  # type: ignore[attr-defined]
-    track_store_size.unit = "bytes"  # type: ignore[attr-defined]
 
 
 @explained
@@ -358,34 +358,31 @@ class PresavingByStage(Presaving):
 if PROFILE.functions:
 
     @explained
-    class Preparing:
+    class Preparing(Suite):
         """The one-time cost of user loaders: what `prepare` takes, once, and the files that it writes."""
 
-        timeout = 60
-        version = PROFILE.version
         page_note = f"{PROFILE.samples} photographs. {SMALLER}"
         setup_cache = EndToEnd.setup_cache
         params = [list(PROFILE.functions)]
         param_names = ["strategy"]
 
-        def setup(self, cache: dict[str, Any], strategy: str) -> None:
-            if strategy not in cache["data"].loaders:
+        def setup(self, cache: Measured, strategy: str) -> None:
+            if strategy not in cache.data.loaders:
                 raise NotImplementedError(_reason_not_measured(cache, cell_at("strategy", strategy)))  # asv's n/a
-            failure = cache["data"].loaders[strategy].failure
+            failure = cache.data.loaders[strategy].failure
             if failure:
                 raise RuntimeError(failure)
 
-        def track_prepare_time(self, cache: dict[str, Any], strategy: str) -> dict[str, Any]:
+        @attributes(unit="seconds")
+        def track_prepare_time(self, cache: Measured, strategy: str) -> dict[str, Any]:
             """Seconds to prepare the loader's data; 0 if it has no `prepare`."""
-            return as_samples([cache["data"].loaders[strategy].prepare_seconds])
+            return as_samples([cache.data.loaders[strategy].prepare_seconds])
 
-        def track_prepared_size(self, cache: dict[str, Any], strategy: str) -> int:
+        @attributes(unit="bytes")
+        def track_prepared_size(self, cache: Measured, strategy: str) -> int:
             """Bytes of the files that were prepared."""
-            return int(cache["data"].loaders[strategy].nbytes)
-
-        track_prepare_time.unit = "seconds"  # type: ignore[attr-defined]
-        track_prepared_size.unit = "bytes"  # type: ignore[attr-defined]
+            return int(cache.data.loaders[strategy].nbytes)
 
 
-def _reason_not_measured(cache: dict[str, Any], cell: Cell) -> str:
-    return str(cache["missing"].get(cell, f"profile {PROFILE.name!r} does not measure this cell"))
+def _reason_not_measured(cache: Measured, cell: Cell) -> str:
+    return str(cache.missing.get(cell, f"profile {PROFILE.name!r} does not measure this cell"))

@@ -26,13 +26,12 @@ import etl
 import presave
 from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
-from benchmarks.suite import Operation, Timings, as_samples, explained, in_rounds, ratios, require
+from benchmarks.suite import SEED, Operation, TimedSuite, Timings, as_samples, attributes, explained, in_rounds, ratios
 
 PROFILE = chosen_profile()
 # The size of nearly all published benchmarks; together more than the caches of most processors hold.
 ROWS, BATCH, SIDE = 256, 64, 224
 PASSES = 5
-SEED = 0
 THREADS = 2
 # The library that each format is read with; it may not be installed.
 NEEDS = {"npy": "numpy", "hdf5": "h5py", "pickle": "pickle", "torch": "torch", "safetensors": "safetensors"}
@@ -53,67 +52,57 @@ AIMS = {("npy shuffled", "memcpy"): 0.9, ("hdf5 shuffled", "npy shuffled"): 0.8,
 
 
 @explained
-class Gather:
+class Gather(TimedSuite):
     """Rows of 224 x 224 x 3 bytes gathered into a buffer in batches of 64, from stores of every format."""
 
     params = [list(NEEDS), list(ORDERS)]
     param_names = ["format", "order"]
-    timeout = 60
-    version = PROFILE.version
 
+    @attributes(timeout=MEASURING_TIMEOUT_SECONDS)
     def setup_cache(self) -> Timings:
         return measure_operations(Path.cwd(), ROWS, PROFILE.rounds)
 
-    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
+    def operations(self, format: str, order: str) -> tuple[str, ...]:
+        return f"{format} {order}", "memcpy"
 
-    def setup(self, cache: Timings, format: str, order: str) -> None:
-        require(cache, f"{format} {order}")
-
+    @attributes(unit="ratio")
     def track_over_memcpy(self, cache: Timings, *values: str) -> dict[str, Any]:
         """Seconds over those of one thread's memcpy of the same bytes: 1.0 is the limit of memory."""
-        return as_samples(ratios(cache, " ".join(values), "memcpy"))
-
-    track_over_memcpy.unit = "ratio"  # type: ignore[attr-defined]
+        return as_samples(ratios(cache, *self.operations(*values)))
 
 
 @explained
-class GatherNormalised:
+class GatherNormalised(TimedSuite):
     """Rows of 224 x 224 x 3 bytes gathered, cast and normalised to float32, channels first, by one thread."""
 
     params = [list(KERNELS)]
     param_names = ["kernel"]
-    timeout = 60
-    version = PROFILE.version
     setup_cache = Gather.setup_cache
 
-    def setup(self, cache: Timings, kernel: str) -> None:
-        require(cache, kernel)
+    def operations(self, kernel: str) -> tuple[str, ...]:
+        return kernel, "fill"
 
+    @attributes(unit="ratio")
     def track_over_fill(self, cache: Timings, kernel: str) -> dict[str, Any]:
         """Seconds over those of one pass of `fill` over the output: 1.0 is the limit of memory."""
-        return as_samples(ratios(cache, kernel, "fill"))
-
-    track_over_fill.unit = "ratio"  # type: ignore[attr-defined]
+        return as_samples(ratios(cache, *self.operations(kernel)))
 
 
 @explained
-class SecondThread:
+class SecondThread(TimedSuite):
     """Rows gathered and normalised by two threads, each with batches of its own: at best 0.5, on two free cores."""
 
     params = [list(KERNELS)]
     param_names = ["kernel"]
-    timeout = 60
-    version = PROFILE.version
     setup_cache = Gather.setup_cache
 
-    def setup(self, cache: Timings, kernel: str) -> None:
-        require(cache, TWO_THREADS[kernel])
+    def operations(self, kernel: str) -> tuple[str, ...]:
+        return TWO_THREADS[kernel], kernel
 
+    @attributes(unit="ratio")
     def track_two_threads_over_one(self, cache: Timings, kernel: str) -> dict[str, Any]:
         """Seconds with two threads over seconds with one."""
-        return as_samples(ratios(cache, TWO_THREADS[kernel], kernel))
-
-    track_two_threads_over_one.unit = "ratio"  # type: ignore[attr-defined]
+        return as_samples(ratios(cache, *self.operations(kernel)))
 
 
 def measure_operations(folder: Path, rows: int, rounds: int) -> Timings:

@@ -7,10 +7,12 @@ import math
 import os
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import joblib
@@ -28,13 +30,12 @@ from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.noise import NoiseGate
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.processes import MeasurementError, Server
-from benchmarks.measuring.ranks import Rank
+from benchmarks.measuring.ranks import Rank, cpus_of_rank, create_meetings, join_group
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.same_work import DoneWork, check_same_work
 from benchmarks.measuring.sample import Recipe, Sample, take_sample
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.values import JsonValues, from_json, to_json
-from benchmarks.ranks import distributed, measure_on_ranks
 from benchmarks.servers import import_everything, start_server
 from benchmarks.user_loaders import open_loader
 from benchmarks.workload import CellCompute, Data, compute_threads, files_of, make_iterator
@@ -169,12 +170,19 @@ class CellServer(Fleet):
         """Return a sample of `cell` from a fresh process, or raise `MeasurementError`."""
         if cell.ranks == 1:
             return CellSample.from_json(self.sample(str(cell), {"cell": to_json(cell), "rank": None}))
-        answers = measure_on_ranks(cell.ranks, self._start_rank, self._conditions.cpus, str(cell), to_json(cell))
+        with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+            meeting = Path(folder) / "meeting"
+            create_meetings(meeting, cell.ranks)
+            ranks = [Rank(number, cell.ranks, str(meeting)) for number in range(cell.ranks)]
+            with closing(Fleet(partial(self._start_rank, cell.ranks), cell.ranks)) as servers:
+                requests = [{"cell": to_json(cell), "rank": rank.to_json()} for rank in ranks]
+                answers = servers.sample_all(str(cell), requests)
         # Training averages gradients in every step.
         return join([CellSample.from_json(each) for each in answers], are_together=cell.compute == "training")
 
-    def _start_rank(self, cpus: tuple[int, ...]) -> Server:
-        return _start_server(replace(self._conditions, cpus=cpus))
+    def _start_rank(self, count: int, rank: int) -> Server:
+        """Start the server of one of `count` ranks that load and compute at the same time, on its part of the CPUs."""
+        return _start_server(replace(self._conditions, cpus=tuple(cpus_of_rank(self._conditions.cpus, rank, count))))
 
 
 def _start_server(conditions: CellConditions) -> Server:
@@ -210,7 +218,7 @@ def loading_of(
         etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),
         etl.runtime.GcPolicy(cell.garbage_collection),
     ):
-        compute = CellCompute(cell, conditions.data, None if rank is None else partial(distributed, rank))
+        compute = CellCompute(cell, conditions.data, None if rank is None else partial(_distributed, rank))
         loading = MeasuredLoader(
             partial(_open, cell, conditions.data, rank),
             lambda _: compute,
@@ -221,6 +229,14 @@ def loading_of(
             meeting=None if rank is None else rank.meet(),
         )
         yield loading, compute
+
+
+def _distributed(rank: Rank, model: Any) -> Any:
+    """Return a torch model on a CPU that averages its gradients with those of the other ranks."""
+    import torch
+
+    join_group(rank)
+    return torch.nn.parallel.DistributedDataParallel(model)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from benchmarks.console import print_table, wide_console
 from benchmarks.datasets import find_photographs
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.device import wait_until
-from benchmarks.suite import SEED, Timings, as_samples, explained, require, spread
+from benchmarks.suite import SEED, TimedSuite, Timings, as_samples, attributes, explained, spread
 
 PROFILE = chosen_profile()
 BATCH_SIZE, IMAGE_SIZE, PREFETCH_SIZE, THREADS = 16, 224, 4, 2
@@ -41,16 +41,15 @@ AIM = 0.98
 
 
 @explained
-class Overlap:
+class Overlap(TimedSuite):
     """An epoch of photographs, decoded by two threads or processes, beside compute that is a wait. `etl_over_compute`
     is the time to load an epoch divided by the sum of its waits.
     """
 
     params = [list(WORKERS), list(RATIOS_IN_ASV)]
     param_names = ["workers", "etl_over_compute"]
-    timeout = 60
-    version = PROFILE.version
 
+    @attributes(timeout=MEASURING_TIMEOUT_SECONDS)
     def setup_cache(self) -> Timings:
         photographs = find_photographs(PROFILE.samples)
         results: Timings = {}
@@ -58,39 +57,34 @@ class Overlap:
             results |= measure_overlap(photographs, RATIOS_IN_ASV, PROFILE.rounds, THREADS, each)
         return results | measure_machinery(PROFILE.rounds)
 
-    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
+    def operations(self, workers: str, etl_over_compute: float) -> tuple[str, ...]:
+        return (loading_beside(workers, etl_over_compute),)
 
-    def setup(self, cache: Timings, workers: str, etl_over_compute: float) -> None:
-        require(cache, loading_beside(workers, etl_over_compute))
-
+    @attributes(unit="ratio")
     def track_overlap(self, cache: Timings, *values: Any) -> dict[str, Any]:
         """Maximum of loading alone and compute alone, over wall time: 1.0 is perfect."""
-        return as_samples(cache[loading_beside(*values)])
-
-    track_overlap.unit = "ratio"  # type: ignore[attr-defined]
+        (operation,) = self.operations(*values)
+        return as_samples(cache[operation])
 
 
 @explained
-class Machinery:
+class Machinery(TimedSuite):
     """The cost of threads if there is nothing to load."""
 
-    timeout = 60
-    version = PROFILE.version
     setup_cache = Overlap.setup_cache
 
-    def setup(self, cache: Timings) -> None:
-        require(cache, "empty batch", "first batch")
+    def operations(self) -> tuple[str, ...]:
+        return "empty batch", "first batch"
 
+    @attributes(unit="seconds")
     def track_empty_batch(self, cache: Timings) -> dict[str, Any]:
         """Seconds that threads add to a batch of one record with one number."""
         return as_samples(cache["empty batch"])
 
+    @attributes(unit="ratio")
     def track_first_batch_over_plain(self, cache: Timings) -> dict[str, Any]:
         """Seconds to the first batch of a new asynchronous iterator, over those of a plain one."""
         return as_samples(cache["first batch"])
-
-    track_empty_batch.unit = "seconds"  # type: ignore[attr-defined]
-    track_first_batch_over_plain.unit = "ratio"  # type: ignore[attr-defined]
 
 
 class Wait:

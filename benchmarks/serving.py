@@ -4,7 +4,7 @@ The clients are threads of this process, as in a web server, and each asks for o
 of clients that ask again as soon as they are answered. Latency is measured at given rates of arrival, from the moment
 when a request was due: one that waits for a free client has waited, too.
 
-All servers take turns in one process, in random order. Each has all compute threads of the process to share out.
+All servers take turns in one process, in balanced orders. Each has all compute threads of the process to share out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import contextlib
 import copy
 import json
 import queue
-import random
 import sys
 import threading
 import time
@@ -32,8 +31,9 @@ from rich.table import Table
 import etl
 from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
+from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.statistics import MIN_ROUNDS, Interval, ratio_intervals
-from benchmarks.suite import as_samples, explained
+from benchmarks.suite import Suite, as_samples, attributes, explained
 
 if TYPE_CHECKING:
     import torch
@@ -70,26 +70,6 @@ class Resources:
 
     threads: int
     workers: int
-
-
-@dataclass(frozen=True)
-class Load:
-    """A measurement of one server.
-
-    Attributes
-    ----------
-    throughput : float
-        Answers per second.
-    latencies : list of float
-        Seconds to each answer.
-    """
-
-    throughput: float
-    latencies: list[float]
-
-    def quantile(self, share: float) -> float:
-        """Return the latency that `share` of the requests did not exceed, in milliseconds."""
-        return float(np.quantile(self.latencies, share)) * 1e3
 
 
 def predict(model: torch.nn.Module, features: np.ndarray) -> np.ndarray:
@@ -188,9 +168,9 @@ def clients(count: int, connect: Connect, check: AnswerCheck, work: Callable[[An
                     raise error
 
 
-def as_fast_as_answered(connect: Connect, count: int, seconds: float, check: AnswerCheck) -> Load:
-    """Let clients ask again as soon as they are answered."""
-    latencies: list[float] = []
+def answers_per_second(connect: Connect, count: int, seconds: float, check: AnswerCheck) -> float:
+    """Let `count` clients ask again as soon as they are answered."""
+    numbers: list[int] = []
     ends: list[float] = []
 
     def work(answer: Answer) -> None:
@@ -199,26 +179,31 @@ def as_fast_as_answered(connect: Connect, count: int, seconds: float, check: Ans
         while now < until:
             check(answer, number)
             number += 1
-            before, now = now, time.perf_counter()
-            latencies.append(now - before)
+            now = time.perf_counter()
+        numbers.append(number)
         ends.append(now)
 
     with clients(count, connect, check, work):
         began = time.perf_counter()
-    return Load(len(latencies) / (max(ends) - began), latencies)
+    return sum(numbers) / (max(ends) - began)
 
 
-def at_a_rate(connect: Connect, count: int, seconds: float, check: AnswerCheck, rate: float, seed: int) -> Load:
-    """Let requests arrive at random moments, `rate` of them a second on average."""
+def latencies(
+    connect: Connect, count: int, seconds: float, check: AnswerCheck, rate: float, seed: int
+) -> tuple[float, float]:
+    """Let requests arrive at random moments, `rate` of them a second on average, for `count` clients.
+
+    Returns the latency in milliseconds that half of them did not exceed, and the one that 99% did not.
+    """
     gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, int(rate * seconds)))
     arrived: queue.SimpleQueue[tuple[float, int] | None] = queue.SimpleQueue()
-    latencies: list[float] = []
+    waits: list[float] = []
 
     def work(answer: Answer) -> None:
         while (request := arrived.get()) is not None:
             due, number = request
             check(answer, number)
-            latencies.append(time.perf_counter() - due)
+            waits.append(time.perf_counter() - due)
 
     with clients(count, connect, check, work):
         began = time.perf_counter()
@@ -229,7 +214,8 @@ def at_a_rate(connect: Connect, count: int, seconds: float, check: AnswerCheck, 
             arrived.put((due, number))
         for _ in range(count):
             arrived.put(None)
-    return Load(len(latencies) / (time.perf_counter() - began), latencies)
+    half, most = np.quantile(waits, [0.5, 0.99]) * 1e3
+    return float(half), float(most)
 
 
 class AnswerCheck:
@@ -311,76 +297,75 @@ def measure(
     # Earlier commits have no `ParallelInference`.
     names = [name for name in SERVERS if name in SERVERS_OF_TORCH or hasattr(etl, "ParallelInference")]
 
-    def run(name: str, use: Callable[[Connect], Load]) -> Load:
+    @contextlib.contextmanager
+    def serving(name: str) -> Iterator[Connect]:
         try:
             with SERVERS[name](model, allowed) as connect:
-                return use(connect)
+                yield connect
         finally:
             torch.set_num_threads(allowed.threads)
 
-    def fast(connect: Connect) -> Load:
-        return as_fast_as_answered(connect, clients, seconds, check)
+    def throughput(name: str) -> float:
+        with serving(name) as connect:
+            return answers_per_second(connect, clients, seconds, check)
+
+    def take(name: str, number: int) -> tuple[float, dict[float, tuple[float, float]]]:
+        say(f"round {number + 1} of {rounds}: {name}")
+        answered, waited = throughput(name), {}
+        for share, rate in rates.items():
+            with serving(name) as connect:
+                waited[share] = latencies(connect, clients, seconds, check, rate, number)
+        return answered, waited
 
     say("the most that one model behind a lock answers")
-    most = run(REFERENCE, fast).throughput
-    found = Found(
+    most = throughput(REFERENCE)
+    rates = {share: share * most for share in shares}
+    measured = Rounds(names, take)
+    measured.run(rounds)
+    samples = {name: list(each.values()) for name, each in measured.samples.items()}
+    return Found(
         model_name,
         clients,
-        {share: share * most for share in shares},
-        {name: [] for name in names},
-        {name: {share: [] for share in shares} for name in names},
+        rates,
+        {name: [answered for answered, _ in each] for name, each in samples.items()},
+        {name: {share: [waited[share] for _, waited in each] for share in shares} for name, each in samples.items()},
     )
-    for number in range(rounds):
-        for name in random.sample(names, len(names)):
-            say(f"round {number + 1} of {rounds}: {name}")
-            found.throughputs[name].append(run(name, fast).throughput)
-            for share, rate in found.rates.items():
-
-                def arrive(connect: Connect, rate: float = rate, seed: int = number) -> Load:
-                    return at_a_rate(connect, clients, seconds, check, rate, seed)
-
-                load = run(name, arrive)
-                found.quantiles[name][share].append((load.quantile(0.5), load.quantile(0.99)))
-    return found
 
 
 if PROFILE.grid:  # not in profile "quick", whose suites are about loading
 
     @explained
-    class Serving:
+    class Serving(Suite):
         """A convolutional network that 16 threads ask for one record at a time: behind a lock, one model for each
         thread, and `etl.ParallelInference` with two workers, one request at a time or in batches.
         """
 
         params = [list(SERVERS)]
         param_names = ["server"]
-        timeout = 60
-        version = PROFILE.version
         page_note = "Latencies are those of requests that arrive at random, at half the rate that the lock sustains."
 
+        @attributes(timeout=MEASURING_TIMEOUT_SECONDS)
         def setup_cache(self) -> Found:
             return measure("lenet", clients=16, workers=2, rounds=PROFILE.rounds, seconds=2.0, shares=[HALF])
-
-        setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 
         def setup(self, cache: Found, server: str) -> None:
             if server not in cache.throughputs:
                 raise NotImplementedError("there is no ParallelInference at this commit")  # asv's n/a
 
+        @attributes(unit="seconds")
         def track_seconds_per_1000(self, cache: Found, server: str) -> dict[str, Any]:
             """Seconds for 1,000 answers, to clients that ask again as soon as they are answered."""
             return as_samples([1000 / each for each in cache.throughputs[server]])
 
+        @attributes(unit="seconds")
         def track_median_latency(self, cache: Found, server: str) -> dict[str, Any]:
             """Seconds from a request to its answer, the median."""
             return as_samples([milliseconds / 1e3 for milliseconds, _ in cache.quantiles[server][HALF]])
 
+        @attributes(unit="seconds")
         def track_p99_latency(self, cache: Found, server: str) -> dict[str, Any]:
             """Seconds from a request to its answer, which 99% do not exceed."""
             return as_samples([milliseconds / 1e3 for _, milliseconds in cache.quantiles[server][HALF]])
-
-        for _metric in (track_seconds_per_1000, track_median_latency, track_p99_latency):
-            _metric.unit = "seconds"  # type: ignore[attr-defined]
 
 
 def describe(found: Found) -> Table:

@@ -1,4 +1,4 @@
-"""Tools for asv's suites: operations timed in interleaved rounds, results with samples, and the text of the pages."""
+"""The base of asv's suites: attributes of their metrics, results with samples, the text of the pages, and rounds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import inspect
 import statistics
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from benchmarks.cells import chosen_profile
 from benchmarks.measuring.rounds import Rounds
 
 SEED = 0
@@ -16,7 +17,39 @@ SEED = 0
 Operation = Callable[[], object]
 # One value a round for each operation, in seconds unless it says otherwise.
 Timings = dict[str, list[float]]
-Suite = TypeVar("Suite", bound="type[Any]")
+Name = TypeVar("Name", bound=Hashable)
+SuiteType = TypeVar("SuiteType", bound="type[Any]")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Suite:
+    """The attributes that all suites have. A suite has `params` and `param_names`, and metrics: `track_` methods."""
+
+    # Seconds in which a metric is looked up among those that `setup_cache` has measured.
+    timeout = 60
+    version = chosen_profile().version
+
+
+class TimedSuite(Suite):
+    """A suite whose `setup_cache` returns timings; n/a if one of the operations that its metrics need was not timed."""
+
+    # Returns their names, called with the values of the parameters.
+    operations: Callable[..., tuple[str, ...]]
+
+    def setup(self, cache: Timings, *values: Any) -> None:
+        missing = [name for name in self.operations(*values) if name not in cache]
+        if missing:  # asv's n/a
+            raise NotImplementedError(f"not at this commit or in this environment: {', '.join(missing)}")
+
+
+def attributes(**values: object) -> Callable[[Function], Function]:
+    """Return a decorator that sets attributes that asv reads: `unit` of a metric, `timeout` of `setup_cache`."""
+
+    def decorate(function: Function) -> Function:
+        function.__dict__.update(values)
+        return function
+
+    return decorate
 
 
 def in_rounds(operations: Mapping[str, Operation], rounds: int, passes: int = 1) -> Timings:
@@ -29,7 +62,7 @@ def in_rounds(operations: Mapping[str, Operation], rounds: int, passes: int = 1)
     }
 
 
-def ratios(timings: Timings, numerator: str, denominator: str) -> list[float]:
+def ratios(timings: Mapping[Name, list[float]], numerator: Name, denominator: Name) -> list[float]:
     """Divide one operation's timings by another's, round by round."""
     return [one / other for one, other in zip(timings[numerator], timings[denominator], strict=True)]
 
@@ -39,23 +72,16 @@ def spread(values: list[float], digits: int = 2) -> str:
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
-def as_samples(samples: list[float]) -> dict[str, Any]:
+def as_samples(samples: Iterable[float]) -> dict[str, Any]:
     """Return the result of a `track_` function with all of its samples.
 
     asv computes their median and interval, and compares them, as for its own timings. It does not document this form,
     so asv is pinned and a test reads such a result back.
     """
-    return {"samples": samples, "number": 1}
+    return {"samples": list(samples), "number": 1}
 
 
-def require(timings: Timings, *operations: str) -> None:
-    """Raise `NotImplementedError`, which asv shows as n/a, unless all of `operations` were timed."""
-    missing = [name for name in operations if name not in timings]
-    if missing:
-        raise NotImplementedError(f"not at this commit or in this environment: {', '.join(missing)}")
-
-
-def explained(suite: Suite) -> Suite:
+def explained(suite: SuiteType) -> SuiteType:
     """Decorate a suite so that asv's pages show docstrings instead of source, which says little about what is measured.
 
     The pages show the docstring of the metric and of the suite, and the suite's `page_note` if it has one. asv inserts

@@ -224,7 +224,12 @@ def _make_store(cell: Cell, data: Data, path: Path) -> None:
     name = store_name(cell, data)
     try:
         pipeline = make_pipeline(data, cell.workload)
-        seconds = seconds_to_write(path, open_source(data, cell), pipeline, cell.presave_format, stage_of(cell))
+        source = open_source(data, cell)
+        warm = [source[index] for index in range(len(source))]  # files are in memory, the format's library is imported
+        write_store(path.with_suffix(".first"), warm[:1], pipeline, cell.presave_format, stage_of(cell))
+        started = time.perf_counter()
+        write_store(path, source, pipeline, cell.presave_format, stage_of(cell))
+        seconds = time.perf_counter() - started
         with open_store(path, cell.presave_format) as store:
             data.store_nbytes[name] = store.nbytes
     except Exception:  # noqa: BLE001 - reported by the metrics of this store; other stores are measured
@@ -232,24 +237,6 @@ def _make_store(cell: Cell, data: Data, path: Path) -> None:
         return
     data.stores[name] = str(path)
     data.write_seconds[name] = seconds
-
-
-def seconds_to_write(
-    path: Path, source: presave.RecordSequence, pipeline: etl.Pipeline, format_name: str, stage: str
-) -> float:
-    """Return the seconds of `write_store`, with the format's library imported and the source's files in memory.
-
-    Parameters
-    ----------
-    path, source, pipeline, format_name, stage
-        As `write_store` takes them.
-    """
-    warm = [source[index] for index in range(len(source))]
-    first = path.with_suffix(".first")
-    write_store(first, warm[:1], pipeline, format_name, stage)
-    started = time.perf_counter()
-    write_store(path, source, pipeline, format_name, stage)
-    return time.perf_counter() - started
 
 
 def write_store(

@@ -29,7 +29,7 @@ from benchmarks.datasets import find_photographs
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.servers import ISOLATED_MAIN
 from benchmarks.store_table import show_store_table
-from benchmarks.suite import as_samples, explained, spread
+from benchmarks.suite import Suite, as_samples, attributes, explained, ratios, spread
 from benchmarks.write_sample import DECODER, JOBS, WRITERS, Photographs, is_importable, take_sample
 
 PROFILE = chosen_profile()
@@ -45,55 +45,51 @@ WRITERS_HERE = tuple(writer for writer in WRITERS if is_importable(writer))
 WriteMetrics = dict[str, float]
 # The metrics of every round, by writer and number of jobs.
 WriterSamples = dict[tuple[str, int], list[WriteMetrics]]
+WriterSeconds = dict[tuple[str, int], list[float]]
 
 
 @explained
-class Write:
+class Write(Suite):
     """Photographs decoded, resized to 224 and written, by one or two jobs."""
 
     params = [list(WRITERS_HERE), list(JOBS)]
     param_names = ["writer", "jobs"]
-    timeout = 60
-    version = PROFILE.version
 
-    def setup_cache(self) -> WriterSamples:
+    @attributes(timeout=MEASURING_TIMEOUT_SECONDS)
+    def setup_cache(self) -> WriterSeconds:
         photographs = Photographs(
             str(find_photographs(PROFILE.samples)), IMAGE_SIZE, round(PROFILE.samples * SHARE_OF_PHOTOGRAPHS)
         )
         folder = str(Path.cwd())
-        return measure_writers(
-            WRITERS_HERE, PROFILE.rounds, lambda writer, jobs: take_sample(writer, jobs, photographs, folder)
+        return seconds_of(
+            measure_writers(
+                WRITERS_HERE, PROFILE.rounds, lambda writer, jobs: take_sample(writer, jobs, photographs, folder)
+            )
         )
 
-    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
-
-    def track_write(self, cache: WriterSamples, *values: Any) -> dict[str, Any]:
+    @attributes(unit="seconds")
+    def track_write(self, cache: WriterSeconds, *values: Any) -> dict[str, Any]:
         """Seconds to decode, resize and write."""
-        return as_samples([metrics["seconds"] for metrics in cache[values]])
+        return as_samples(cache[values])
 
-    def track_write_over_decoding(self, cache: WriterSamples, *values: Any) -> dict[str, Any]:
+    @attributes(unit="ratio")
+    def track_write_over_decoding(self, cache: WriterSeconds, *values: Any) -> dict[str, Any]:
         """Seconds over those of the decoder alone with as many threads: at 1.0 writing costs nothing."""
         return as_samples(ratios(cache, values, (DECODER, values[1])))
 
-    track_write.unit = "seconds"  # type: ignore[attr-defined]
-    track_write_over_decoding.unit = "ratio"  # type: ignore[attr-defined]
-
 
 @explained
-class SecondJob:
+class SecondJob(Suite):
     """The gain of a second job: at best 0.5, on two free cores; the aim is 1 / 1.8 = 0.56."""
 
     params = [list(WRITERS_HERE)]
     param_names = ["writer"]
-    timeout = 60
-    version = PROFILE.version
     setup_cache = Write.setup_cache
 
-    def track_two_jobs_over_one(self, cache: WriterSamples, writer: str) -> dict[str, Any]:
+    @attributes(unit="ratio")
+    def track_two_jobs_over_one(self, cache: WriterSeconds, writer: str) -> dict[str, Any]:
         """Seconds with two jobs over seconds with one."""
         return as_samples(ratios(cache, (writer, 2), (writer, 1)))
-
-    track_two_jobs_over_one.unit = "ratio"  # type: ignore[attr-defined]
 
 
 def measure_writers(writers: Iterable[str], rounds: int, sample: Callable[[str, int], WriteMetrics]) -> WriterSamples:
@@ -109,10 +105,9 @@ def measure_writers(writers: Iterable[str], rounds: int, sample: Callable[[str, 
     return {each: list(samples.values()) for each, samples in measured.samples.items()}
 
 
-def ratios(results: WriterSamples, numerator: tuple[str, int], denominator: tuple[str, int]) -> list[float]:
-    """Divide the seconds of one writer by those of another, round by round."""
-    pairs = zip(results[numerator], results[denominator], strict=True)
-    return [above["seconds"] / below["seconds"] for above, below in pairs]
+def seconds_of(measured: WriterSamples) -> WriterSeconds:
+    """Return the seconds until a writer was done."""
+    return {each: [metrics["seconds"] for metrics in samples] for each, samples in measured.items()}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -159,16 +154,16 @@ def show_writers(
     names = ("writer", "jobs", "seconds", "images/s", "over the decoder alone", "over one job", "presave over it")
     for name in (*names, "with flush", "MB"):
         table.add_column(name, justify="left" if name == "writer" else "right")
+    seconds = seconds_of(results)
     for (writer, jobs), samples in results.items():
-        seconds = [metrics["seconds"] for metrics in samples]
         table.add_row(
             writer,
             str(jobs),
-            spread(seconds, 3),
-            f"{photographs.records / statistics.median(seconds):,.0f}",
-            spread(ratios(results, (writer, jobs), (DECODER, jobs)), 3),
-            spread(ratios(results, (writer, jobs), (writer, 1)), 3),
-            spread(ratios(results, ("presave", jobs), (writer, jobs)), 3),
+            spread(seconds[writer, jobs], 3),
+            f"{photographs.records / statistics.median(seconds[writer, jobs]):,.0f}",
+            spread(ratios(seconds, (writer, jobs), (DECODER, jobs)), 3),
+            spread(ratios(seconds, (writer, jobs), (writer, 1)), 3),
+            spread(ratios(seconds, ("presave", jobs), (writer, jobs)), 3),
             spread([metrics["durable_seconds"] for metrics in samples], 3),
             f"{samples[0]['nbytes'] / 1e6:,.1f}",
         )

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import etl
-from tests.asv_history import History, make_history
 from tests.leftovers import prefetch_threads
 from tests.tallies import show_tallies
 
@@ -69,9 +68,3 @@ def no_prefetch_thread_is_left() -> Iterator[None]:
     before = set(prefetch_threads())  # of a test that failed
     yield
     assert set(prefetch_threads()) <= before
-
-
-@pytest.fixture(scope="session")
-def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    """Commits that asv has measured, which takes a minute."""
-    return make_history(tmp_path_factory.mktemp("history"))

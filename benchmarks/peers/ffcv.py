@@ -11,7 +11,9 @@ copies twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,18 +56,10 @@ class NormaliseChannelsFirst(Operation):
 
 
 def prepare_jpeg(path: str, folder: str) -> None:
-    class Photographs:
-        def __init__(self) -> None:
-            self.files, self.labels = list_photographs(path)
+    def read(file: Path) -> Image.Image:
+        return Image.open(file).convert("RGB")
 
-        def __len__(self) -> int:
-            return len(self.files)
-
-        def __getitem__(self, index: int) -> Any:
-            return Image.open(self.files[index]).convert("RGB"), int(self.labels[index])
-
-    fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=90), "label": IntField()}
-    DatasetWriter(f"{folder}/photographs.beton", fields, num_workers=1).from_indexed_dataset(Photographs())
+    write(path, folder, read, RGBImageField(write_mode="jpg", jpeg_quality=90))
 
 
 def load_jpeg(
@@ -84,6 +78,59 @@ def load_jpeg(
             return lambda height, width, _scale, _ratio: (0, 0, height, width)
 
     image = [Resize((SIZE, SIZE)), NormaliseChannelsFirst(), ToTensor()]
+    return make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
+
+
+def prepare_pixels(path: str, folder: str) -> None:
+    write(path, folder, decode, RGBImageField(write_mode="raw"))
+
+
+def load_channels_last(
+    folder: str,
+    batch_size: int,
+    workers: int,
+    batches_ahead: int = 3,
+    os_cache: bool = True,
+    order: str = "RANDOM",
+) -> Any:
+    normalise = NormalizeImage(255 * np.array(MEAN), 255 * np.array(STD), np.float32)
+    image = [SimpleRGBImageDecoder(), normalise, ToTensor(), ToTorchImage()]
+    return make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
+
+
+def load_channels_first(
+    folder: str,
+    batch_size: int,
+    workers: int,
+    batches_ahead: int = 3,
+    os_cache: bool = True,
+    order: str = "RANDOM",
+) -> Any:
+    image = [SimpleRGBImageDecoder(), NormaliseChannelsFirst(), ToTensor()]
+    return make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
+
+
+def write(path: str, folder: str, read: Callable[[Path], Any], field: Any) -> None:
+    """Write what `read` returns for each photograph as this field, with its label."""
+
+    class Photographs:
+        def __init__(self) -> None:
+            self.files, self.labels = list_photographs(path)
+
+        def __len__(self) -> int:
+            return len(self.files)
+
+        def __getitem__(self, index: int) -> Any:
+            return read(self.files[index]), int(self.labels[index])
+
+    fields = {"image": field, "label": IntField()}
+    DatasetWriter(f"{folder}/photographs.beton", fields, num_workers=1).from_indexed_dataset(Photographs())
+
+
+def make_loader(
+    folder: str, image: list[Any], batch_size: int, workers: int, batches_ahead: int, os_cache: bool, order: str
+) -> Any:
+    """Return a loader with these operations on the images."""
     return Loader(
         f"{folder}/photographs.beton",
         batch_size=batch_size,
@@ -97,70 +144,7 @@ def load_jpeg(
 
 
 load_jpeg.prepare = prepare_jpeg
-
-
-def prepare_pixels(path: str, folder: str) -> None:
-    class Photographs:
-        def __init__(self) -> None:
-            self.files, self.labels = list_photographs(path)
-
-        def __len__(self) -> int:
-            return len(self.files)
-
-        def __getitem__(self, index: int) -> Any:
-            return decode(self.files[index]), int(self.labels[index])
-
-    fields = {"image": RGBImageField(write_mode="raw"), "label": IntField()}
-    DatasetWriter(f"{folder}/photographs.beton", fields, num_workers=1).from_indexed_dataset(Photographs())
-
-
-def load_channels_last(
-    folder: str,
-    batch_size: int,
-    workers: int,
-    batches_ahead: int = 3,
-    os_cache: bool = True,
-    order: str = "RANDOM",
-) -> Any:
-    normalise = NormalizeImage(255 * np.array(MEAN), 255 * np.array(STD), np.float32)
-    image = [SimpleRGBImageDecoder(), normalise, ToTensor(), ToTorchImage()]
-    return Loader(
-        f"{folder}/photographs.beton",
-        batch_size=batch_size,
-        num_workers=workers,
-        order=OrderOption[order],
-        os_cache=os_cache,
-        batches_ahead=batches_ahead,
-        drop_last=False,
-        pipelines={"image": image, "label": [IntDecoder(), ToTensor(), Squeeze()]},
-    )
-
-
-load_channels_last.prepare = prepare_pixels
-
-
-def load_channels_first(
-    folder: str,
-    batch_size: int,
-    workers: int,
-    batches_ahead: int = 3,
-    os_cache: bool = True,
-    order: str = "RANDOM",
-) -> Any:
-    image = [SimpleRGBImageDecoder(), NormaliseChannelsFirst(), ToTensor()]
-    return Loader(
-        f"{folder}/photographs.beton",
-        batch_size=batch_size,
-        num_workers=workers,
-        order=OrderOption[order],
-        os_cache=os_cache,
-        batches_ahead=batches_ahead,
-        drop_last=False,
-        pipelines={"image": image, "label": [IntDecoder(), ToTensor(), Squeeze()]},
-    )
-
-
-load_channels_first.prepare = prepare_pixels
+load_channels_last.prepare = load_channels_first.prepare = prepare_pixels
 
 SETTINGS = {
     "workers": (1, 2, 3),

@@ -11,70 +11,63 @@ would stack images into a new array (grain/_src/python/dataset/transformations/b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cv2
 import grain
 import numpy as np
-import simplejpeg
 
-from benchmarks.peers.loader import SIZE, ReusedBatches, decode, list_photographs, normalise
+from benchmarks.peers.loader import ReusedBatches, fill_from_jpegs, fill_from_pixels, list_photographs, write_memmap
 
 
-class LoadRaw:
-    def __init__(self, path: str, batch_size: int, workers: int, prefetch_buffer_size: int = 3) -> None:
+class Batches:
+    """Epochs of batches that grain shuffles and loads ahead, `fill` as in spdl.py."""
+
+    def __init__(
+        self,
+        labels: np.ndarray,
+        fill: Callable[[np.ndarray, np.ndarray], None],
+        batch_size: int,
+        workers: int,
+        prefetch_buffer_size: int,
+    ) -> None:
         cv2.setNumThreads(1)  # the reading threads are the parallel ones
-        self.files, self.labels = list_photographs(path)
-        self.batch_size, self.epoch = batch_size, 0
+        self.labels, self.fill, self.batch_size, self.epoch = labels, fill, batch_size, 0
         self.options = grain.ReadOptions(workers, prefetch_buffer_size)
         self.batches = ReusedBatches(batch_size)
 
     def load(self, indices: np.ndarray) -> Any:
         batch = self.batches.take(len(indices))
-        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
-        for image, index in zip(batch, indices, strict=True):
-            cv2.resize(simplejpeg.decode_jpeg(self.files[index].read_bytes()), (SIZE, SIZE), dst=pixels)
-            normalise(pixels, image)
+        self.fill(batch, indices)
         return batch, self.labels[indices]
 
     def __iter__(self) -> Any:
         self.epoch += 1
-        dataset = grain.MapDataset.range(len(self.files)).shuffle(self.epoch).batch(self.batch_size).map(self.load)
+        dataset = grain.MapDataset.range(len(self.labels)).shuffle(self.epoch).batch(self.batch_size).map(self.load)
         for batch, labels in dataset.to_iter_dataset(self.options):
             yield batch, labels
             self.batches.give_back(batch)
 
 
-class LoadMemmap:
-    @staticmethod
-    def prepare(path: str, folder: str) -> None:
-        files, labels = list_photographs(path)
-        images = np.lib.format.open_memmap(f"{folder}/images.npy", "w+", np.uint8, (len(files), SIZE, SIZE, 3))
-        for number, file in enumerate(files):
-            images[number] = decode(file)
-        np.save(f"{folder}/labels.npy", labels)
+def load_raw(path: str, batch_size: int, workers: int, prefetch_buffer_size: int = 3) -> Any:
+    files, labels = list_photographs(path)
 
-    def __init__(self, folder: str, batch_size: int, workers: int, prefetch_buffer_size: int = 3) -> None:
-        cv2.setNumThreads(1)  # the reading threads are the parallel ones
-        self.images = np.load(f"{folder}/images.npy", mmap_mode="r")
-        self.labels = np.load(f"{folder}/labels.npy")
-        self.batch_size, self.epoch = batch_size, 0
-        self.options = grain.ReadOptions(workers, prefetch_buffer_size)
-        self.batches = ReusedBatches(batch_size)
+    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
+        fill_from_jpegs(batch, (files[index].read_bytes() for index in indices))
 
-    def load(self, indices: np.ndarray) -> Any:
-        batch = self.batches.take(len(indices))
-        for image, index in zip(batch, indices, strict=True):
-            normalise(self.images[index], image)
-        return batch, self.labels[indices]
-
-    def __iter__(self) -> Any:
-        self.epoch += 1
-        dataset = grain.MapDataset.range(len(self.images)).shuffle(self.epoch).batch(self.batch_size).map(self.load)
-        for batch, labels in dataset.to_iter_dataset(self.options):
-            yield batch, labels
-            self.batches.give_back(batch)
+    return Batches(labels, fill, batch_size, workers, prefetch_buffer_size)
 
 
-LoadRaw.settings = {"workers": (1, 2, 3, 4), "prefetch_buffer_size": (2, 3, 6)}
-LoadMemmap.settings = {"workers": (0, 1, 2, 3), "prefetch_buffer_size": (2, 3, 6)}
+def load_memmap(folder: str, batch_size: int, workers: int, prefetch_buffer_size: int = 3) -> Any:
+    images, labels = np.load(f"{folder}/images.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
+
+    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
+        fill_from_pixels(batch, (images[index] for index in indices))
+
+    return Batches(labels, fill, batch_size, workers, prefetch_buffer_size)
+
+
+load_memmap.prepare = write_memmap
+load_raw.settings = {"workers": (1, 2, 3, 4), "prefetch_buffer_size": (2, 3, 6)}
+load_memmap.settings = {"workers": (0, 1, 2, 3), "prefetch_buffer_size": (2, 3, 6)}

@@ -9,16 +9,23 @@ advice for torch's DataLoader, as in torch_dataloader.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cv2
 import numpy as np
-import simplejpeg
 import torch
 from datasets import Dataset, load_from_disk
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photographs, normalise
+from benchmarks.peers.loader import (
+    SharedBatches,
+    as_pixels,
+    decode,
+    fill_from_jpegs,
+    fill_from_pixels,
+    list_photographs,
+)
 
 SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "in_order": (True, False)}
 
@@ -28,36 +35,14 @@ def prepare_jpeg(path: str, folder: str) -> None:
         for file, label in zip(*list_photographs(path), strict=True):
             yield {"jpeg": file.read_bytes(), "label": int(label)}
 
-    Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
+    write(read, folder)
 
 
 def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
-    memory = SharedBatches(workers, batch_size, prefetch_factor)
+    def fill(batch: np.ndarray, table: Any) -> None:
+        fill_from_jpegs(batch, (np.frombuffer(jpeg.as_buffer(), np.uint8) for jpeg in table["jpeg"]))
 
-    def collate(table: Any) -> Any:
-        batch = memory.take(len(table))
-        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
-        for image, jpeg in zip(batch.numpy(), table["jpeg"], strict=True):
-            cv2.resize(simplejpeg.decode_jpeg(np.frombuffer(jpeg.as_buffer(), np.uint8)), (SIZE, SIZE), dst=pixels)
-            normalise(pixels, image)
-        return batch, torch.from_numpy(table["label"].to_numpy())
-
-    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
-    dataset = load_from_disk(f"{folder}/photographs").with_format("arrow")
-    batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(
-        dataset,
-        batch_size=None,
-        sampler=batches,
-        num_workers=workers,
-        collate_fn=collate,
-        prefetch_factor=prefetch_factor,
-        in_order=in_order,
-        persistent_workers=True,
-    )
-
-
-load_jpeg.prepare = prepare_jpeg
+    return make_loader(folder, fill, batch_size, workers, prefetch_factor, in_order)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
@@ -65,16 +50,35 @@ def prepare_pixels(path: str, folder: str) -> None:
         for file, label in zip(*list_photographs(path), strict=True):
             yield {"pixels": decode(file).tobytes(), "label": int(label)}
 
-    Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
+    write(read, folder)
 
 
 def load_pixels(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
+    def fill(batch: np.ndarray, table: Any) -> None:
+        fill_from_pixels(batch, (as_pixels(pixels.as_buffer()) for pixels in table["pixels"]))
+
+    return make_loader(folder, fill, batch_size, workers, prefetch_factor, in_order)
+
+
+def write(read: Callable[[], Any], folder: str) -> None:
+    """Write the records that `read` yields."""
+    Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
+
+
+def make_loader(
+    folder: str,
+    fill: Callable[[np.ndarray, Any], None],
+    batch_size: int,
+    workers: int,
+    prefetch_factor: int,
+    in_order: bool,
+) -> Any:
+    """Return a DataLoader of the batches into which `fill` writes the images of a table."""
     memory = SharedBatches(workers, batch_size, prefetch_factor)
 
     def collate(table: Any) -> Any:
         batch = memory.take(len(table))
-        for image, pixels in zip(batch.numpy(), table["pixels"], strict=True):
-            normalise(np.frombuffer(pixels.as_buffer(), np.uint8).reshape(SIZE, SIZE, 3), image)
+        fill(batch.numpy(), table)
         return batch, torch.from_numpy(table["label"].to_numpy())
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
@@ -92,5 +96,5 @@ def load_pixels(folder: str, batch_size: int, workers: int, prefetch_factor: int
     )
 
 
-load_pixels.prepare = prepare_pixels
+load_jpeg.prepare, load_pixels.prepare = prepare_jpeg, prepare_pixels
 load_jpeg.settings = load_pixels.settings = SETTINGS

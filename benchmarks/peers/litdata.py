@@ -8,75 +8,73 @@ at a time within a chunk, decides how far apart the records are that are read on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cv2
 import numpy as np
-import simplejpeg
 import torch
 from litdata import StreamingDataLoader, StreamingDataset, optimize
 
-from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photographs, normalise
+from benchmarks.peers.loader import (
+    SharedBatches,
+    as_pixels,
+    decode,
+    fill_from_jpegs,
+    fill_from_pixels,
+    list_photographs,
+)
 
 SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "item_shuffle_window": ("auto", "full")}
 
 
 def prepare_jpeg(path: str, folder: str) -> None:
     files, labels = list_photographs(path)
-
-    def read(number: int) -> Any:
-        return {"jpeg": files[number].read_bytes(), "label": int(labels[number])}
-
-    optimize(read, list(range(len(files))), folder, num_workers=1, chunk_bytes="64MB", start_method="fork")
+    write(lambda number: {"jpeg": files[number].read_bytes(), "label": int(labels[number])}, len(files), folder)
 
 
 def load_jpeg(
     folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, item_shuffle_window: str = "auto"
 ) -> Any:
-    batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
+    def fill(batch: np.ndarray, records: Any) -> None:
+        fill_from_jpegs(batch, (record["jpeg"] for record in records))
 
-    def collate(records: Any) -> Any:
-        batch = batches.take(len(records))
-        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
-        for image, record in zip(batch.numpy(), records, strict=True):
-            cv2.resize(simplejpeg.decode_jpeg(record["jpeg"]), (SIZE, SIZE), dst=pixels)
-            normalise(pixels, image)
-        return batch, torch.tensor([record["label"] for record in records])
-
-    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
-    # By default it decodes the neighbours of a record with it, which a shuffled epoch has no use for.
-    dataset = StreamingDataset(folder, shuffle=True, batch_decode=0, item_shuffle_window=item_shuffle_window)
-    return StreamingDataLoader(
-        dataset,
-        batch_size=batch_size,
-        num_workers=workers,
-        collate_fn=collate,
-        prefetch_factor=prefetch_factor,
-        persistent_workers=True,
-    )
-
-
-load_jpeg.prepare = prepare_jpeg
+    return make_loader(folder, fill, batch_size, workers, prefetch_factor, item_shuffle_window)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
     files, labels = list_photographs(path)
-
-    def read(number: int) -> Any:
-        return {"pixels": decode(files[number]).tobytes(), "label": int(labels[number])}
-
-    optimize(read, list(range(len(files))), folder, num_workers=1, chunk_bytes="64MB", start_method="fork")
+    write(lambda number: {"pixels": decode(files[number]).tobytes(), "label": int(labels[number])}, len(files), folder)
 
 
 def load_pixels(
     folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, item_shuffle_window: str = "auto"
 ) -> Any:
+    def fill(batch: np.ndarray, records: Any) -> None:
+        fill_from_pixels(batch, (as_pixels(record["pixels"]) for record in records))
+
+    return make_loader(folder, fill, batch_size, workers, prefetch_factor, item_shuffle_window)
+
+
+def write(read: Callable[[int], Any], count: int, folder: str) -> None:
+    """Write the records that `read` returns for each number below `count`."""
+    optimize(read, list(range(count)), folder, num_workers=1, chunk_bytes="64MB", start_method="fork")
+
+
+def make_loader(
+    folder: str,
+    fill: Callable[[np.ndarray, Any], None],
+    batch_size: int,
+    workers: int,
+    prefetch_factor: int,
+    item_shuffle_window: str,
+) -> Any:
+    """Return a loader of the batches into which `fill` writes the images of records."""
     batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
-        for image, record in zip(batch.numpy(), records, strict=True):
-            normalise(np.frombuffer(record["pixels"], np.uint8).reshape(SIZE, SIZE, 3), image)
+        fill(batch.numpy(), records)
         return batch, torch.tensor([record["label"] for record in records])
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
@@ -92,5 +90,5 @@ def load_pixels(
     )
 
 
-load_pixels.prepare = prepare_pixels
+load_jpeg.prepare, load_pixels.prepare = prepare_jpeg, prepare_pixels
 load_jpeg.settings = load_pixels.settings = SETTINGS

@@ -1,4 +1,4 @@
-"""Tools that the files of several peers share: photographs and their labels, normalisation, and memory for batches.
+"""Tools that the files of several peers share: photographs and their labels, batches of them, and memory for these.
 
 A batch of 64 images has 38.5 MB. New memory of that size comes page by page from the kernel, which costs as much as
 normalising into it, and more in shared memory. So libraries whose users make the batches themselves get memory that is
@@ -8,6 +8,8 @@ used again. FFCV and DALI do the same with theirs. As there, a batch is valid un
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,37 @@ def normalise(pixels: np.ndarray, image: np.ndarray) -> None:
 
     for plane, table, out in zip(cv2.split(pixels), PIXEL_TABLE, image, strict=True):
         cv2.LUT(plane, table, dst=out)
+
+
+def fill_from_jpegs(batch: np.ndarray, jpegs: Iterable[Any]) -> None:
+    """Decode each of `jpegs` with simplejpeg, resize and normalise it into its image of `batch`."""
+    import cv2
+    import simplejpeg
+
+    pixels = np.empty((SIZE, SIZE, 3), np.uint8)
+    for image, jpeg in zip(batch, jpegs, strict=True):
+        cv2.resize(simplejpeg.decode_jpeg(jpeg), (SIZE, SIZE), dst=pixels)
+        normalise(pixels, image)
+
+
+def fill_from_pixels(batch: np.ndarray, kept: Iterable[np.ndarray]) -> None:
+    """Normalise each of `kept`, pixels of a photograph, into its image of `batch`."""
+    for image, pixels in zip(batch, kept, strict=True):
+        normalise(pixels, image)
+
+
+def as_pixels(kept: Any) -> np.ndarray:
+    """Return the pixels whose bytes are in a buffer, without a copy."""
+    return np.frombuffer(kept, np.uint8).reshape(SIZE, SIZE, 3)
+
+
+def write_memmap(path: str, folder: str) -> None:
+    """Write the pixels of the photographs below `path` to images.npy in `folder`, and their labels to labels.npy."""
+    files, labels = list_photographs(path)
+    images = np.lib.format.open_memmap(f"{folder}/images.npy", "w+", np.uint8, (len(files), SIZE, SIZE, 3))
+    for number, file in enumerate(files):
+        images[number] = decode(file)
+    np.save(f"{folder}/labels.npy", labels)
 
 
 class ReusedBatches:
@@ -103,3 +136,47 @@ class SharedBatches:
         worker: Any = get_worker_info()
         self._turn = (self._turn + 1) % self._memory.shape[1]
         return self._memory[worker.id, self._turn, :count]
+
+
+class ReadAhead:
+    """Batches of an epoch in random order that threads load ahead, for libraries without a loader.
+
+    Parameters
+    ----------
+    labels : int64 array
+        The labels of all records.
+    fill : callable
+        Writes images into a batch, called with it and the indices of its records.
+    workers, ahead : int
+        Threads, and batches that they load ahead.
+    """
+
+    def __init__(
+        self,
+        labels: np.ndarray,
+        fill: Callable[[np.ndarray, np.ndarray], None],
+        batch_size: int,
+        workers: int,
+        ahead: int,
+    ) -> None:
+        import cv2
+
+        cv2.setNumThreads(1)  # the threads of the pool are the parallel ones
+        self._labels, self._fill, self._batch_size, self._ahead = labels, fill, batch_size, ahead
+        self._batches, self._pool = ReusedBatches(batch_size), ThreadPoolExecutor(workers)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        order = np.random.default_rng().permutation(len(self._labels))
+        left = deque(order[start : start + self._batch_size] for start in range(0, len(order), self._batch_size))
+        ahead = deque(self._pool.submit(self._load, left.popleft()) for _ in range(min(self._ahead, len(left))))
+        while ahead:
+            batch, labels = ahead.popleft().result()
+            if left:
+                ahead.append(self._pool.submit(self._load, left.popleft()))
+            yield batch, labels
+            self._batches.give_back(batch)
+
+    def _load(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        batch = self._batches.take(len(indices))
+        self._fill(batch, indices)
+        return batch, self._labels[indices]

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import cv2
 import numpy as np
-import simplejpeg
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photographs, normalise
+from benchmarks.peers.loader import (
+    SharedBatches,
+    as_pixels,
+    decode,
+    fill_from_jpegs,
+    fill_from_pixels,
+    list_photographs,
+)
 
 
 def import_torchvision() -> None:
@@ -55,30 +62,10 @@ def prepare_jpeg(path: str, folder: str) -> None:
 
 
 def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, shuffle_algo: str = "py1e") -> Any:
-    batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
+    def fill(batch: np.ndarray, records: Any) -> None:
+        fill_from_jpegs(batch, (record["jpeg"] for record in records))
 
-    def collate(records: Any) -> Any:
-        batch = batches.take(len(records))
-        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
-        for image, record in zip(batch.numpy(), records, strict=True):
-            cv2.resize(simplejpeg.decode_jpeg(record["jpeg"]), (SIZE, SIZE), dst=pixels)
-            normalise(pixels, image)
-        return batch, torch.tensor([record["label"] for record in records])
-
-    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
-    clean_stale_shared_memory()
-    dataset = StreamingDataset(local=folder, shuffle=True, shuffle_algo=shuffle_algo, batch_size=batch_size)
-    return DataLoader(
-        dataset,
-        batch_size,
-        num_workers=workers,
-        collate_fn=collate,
-        prefetch_factor=prefetch_factor,
-        persistent_workers=True,
-    )
-
-
-load_jpeg.prepare = prepare_jpeg
+    return make_loader(folder, fill, batch_size, workers, prefetch_factor, shuffle_algo)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
@@ -90,12 +77,26 @@ def prepare_pixels(path: str, folder: str) -> None:
 def load_pixels(
     folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, shuffle_algo: str = "py1e"
 ) -> Any:
+    def fill(batch: np.ndarray, records: Any) -> None:
+        fill_from_pixels(batch, (as_pixels(record["pixels"]) for record in records))
+
+    return make_loader(folder, fill, batch_size, workers, prefetch_factor, shuffle_algo)
+
+
+def make_loader(
+    folder: str,
+    fill: Callable[[np.ndarray, Any], None],
+    batch_size: int,
+    workers: int,
+    prefetch_factor: int,
+    shuffle_algo: str,
+) -> Any:
+    """Return a DataLoader of the batches into which `fill` writes the images of records."""
     batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
-        for image, record in zip(batch.numpy(), records, strict=True):
-            normalise(np.frombuffer(record["pixels"], np.uint8).reshape(SIZE, SIZE, 3), image)
+        fill(batch.numpy(), records)
         return batch, torch.tensor([record["label"] for record in records])
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
@@ -111,5 +112,5 @@ def load_pixels(
     )
 
 
-load_pixels.prepare = prepare_pixels
+load_jpeg.prepare, load_pixels.prepare = prepare_jpeg, prepare_pixels
 load_jpeg.settings = load_pixels.settings = SETTINGS

@@ -54,10 +54,10 @@ ROWS = (
     Row("DataLoader, Pillow", RAW, "torch_dataloader", "load_with_pillow", "resized with antialiasing"),
     Row("DataLoader, simplejpeg", RAW, "torch_dataloader", "load_with_simplejpeg"),
     Row("DataLoader, memmap", PRESAVED, "torch_dataloader", "load_memmap"),
-    Row("SPDL, simplejpeg", RAW, "spdl", "LoadRaw"),
-    Row("SPDL, memmap", PRESAVED, "spdl", "LoadMemmap"),
-    Row("Grain, simplejpeg", RAW, "grain", "LoadRaw"),
-    Row("Grain, memmap", PRESAVED, "grain", "LoadMemmap"),
+    Row("SPDL, simplejpeg", RAW, "spdl", "load_raw"),
+    Row("SPDL, memmap", PRESAVED, "spdl", "load_memmap"),
+    Row("Grain, simplejpeg", RAW, "grain", "load_raw"),
+    Row("Grain, memmap", PRESAVED, "grain", "load_memmap"),
     Row(
         "FFCV, JPEG",
         RAW,
@@ -79,8 +79,8 @@ ROWS = (
     Row("HF datasets", PRESAVED, "hf_datasets", "load_pixels"),
     Row("WebDataset, simplejpeg", RAW, "webdataset", "load_jpeg", _SHUFFLES),
     Row("WebDataset", PRESAVED, "webdataset", "load_pixels", _SHUFFLES),
-    Row("numpy memmap", PRESAVED, "numpy_memmap", "LoadMemmap"),
-    Row("h5py", PRESAVED, "hdf5", "LoadHdf5"),
-    Row("TensorStore, zarr", PRESAVED, "tensorstore", "LoadZarr"),
+    Row("numpy memmap", PRESAVED, "numpy_memmap", "load_memmap"),
+    Row("h5py", PRESAVED, "hdf5", "load_hdf5"),
+    Row("TensorStore, zarr", PRESAVED, "tensorstore", "load_zarr"),
 )
 PEERS = tuple(dict.fromkeys(row.peer for row in ROWS))

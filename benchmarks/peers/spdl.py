@@ -13,15 +13,14 @@ Its own decoder, `spdl.io.load_image_batch` (FFmpeg), took 2.3 s of CPU for 1,00
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cv2
 import numpy as np
-import simplejpeg
 from spdl.pipeline import PipelineBuilder
 
-from benchmarks.peers.loader import SIZE, ReusedBatches, decode, list_photographs, normalise
+from benchmarks.peers.loader import ReusedBatches, fill_from_jpegs, fill_from_pixels, list_photographs, write_memmap
 
 
 class ShuffledBatches:
@@ -35,16 +34,31 @@ class ShuffledBatches:
         return (order[start : start + self._batch_size] for start in range(0, self._count, self._batch_size))
 
 
-class LoadRaw:
+class Pipeline:
+    """Epochs of the batches that threads of one pipeline load.
+
+    Parameters
+    ----------
+    labels : int64 array
+        The labels of all records.
+    fill : callable
+        Writes images into a batch, called with it and the indices of its records.
+    """
+
     def __init__(
-        self, path: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False
+        self,
+        labels: np.ndarray,
+        fill: Callable[[np.ndarray, np.ndarray], None],
+        batch_size: int,
+        workers: int,
+        buffer_size: int,
+        thread_queue: bool,
     ) -> None:
         cv2.setNumThreads(1)  # the pipeline's threads are the parallel ones
-        self.files, self.labels = list_photographs(path)
-        self.batches = ReusedBatches(batch_size)
+        self.labels, self.fill, self.batches = labels, fill, ReusedBatches(batch_size)
         self.pipeline = (
             PipelineBuilder()
-            .add_source(ShuffledBatches(len(self.files), batch_size), continuous=True)
+            .add_source(ShuffledBatches(len(labels), batch_size), continuous=True)
             .pipe(self.load, concurrency=workers)
             .add_sink(buffer_size)
             .build(num_threads=workers, use_thread_output_queue=thread_queue)
@@ -52,10 +66,7 @@ class LoadRaw:
 
     def load(self, indices: np.ndarray) -> Any:
         batch = self.batches.take(len(indices))
-        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
-        for image, index in zip(batch, indices, strict=True):
-            cv2.resize(simplejpeg.decode_jpeg(self.files[index].read_bytes()), (SIZE, SIZE), dst=pixels)
-            normalise(pixels, image)
+        self.fill(batch, indices)
         return batch, self.labels[indices]
 
     def __iter__(self) -> Any:
@@ -67,44 +78,24 @@ class LoadRaw:
         self.pipeline.stop()
 
 
-class LoadMemmap:
-    @staticmethod
-    def prepare(path: str, folder: str) -> None:
-        files, labels = list_photographs(path)
-        images = np.lib.format.open_memmap(f"{folder}/images.npy", "w+", np.uint8, (len(files), SIZE, SIZE, 3))
-        for number, file in enumerate(files):
-            images[number] = decode(file)
-        np.save(f"{folder}/labels.npy", labels)
+def load_raw(path: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False) -> Any:
+    files, labels = list_photographs(path)
 
-    def __init__(
-        self, folder: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False
-    ) -> None:
-        cv2.setNumThreads(1)  # the pipeline's threads are the parallel ones
-        self.images = np.load(f"{folder}/images.npy", mmap_mode="r")
-        self.labels = np.load(f"{folder}/labels.npy")
-        self.batches = ReusedBatches(batch_size)
-        self.pipeline = (
-            PipelineBuilder()
-            .add_source(ShuffledBatches(len(self.images), batch_size), continuous=True)
-            .pipe(self.load, concurrency=workers)
-            .add_sink(buffer_size)
-            .build(num_threads=workers, use_thread_output_queue=thread_queue)
-        )
+    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
+        fill_from_jpegs(batch, (files[index].read_bytes() for index in indices))
 
-    def load(self, indices: np.ndarray) -> Any:
-        batch = self.batches.take(len(indices))
-        for image, index in zip(batch, indices, strict=True):
-            normalise(self.images[index], image)
-        return batch, self.labels[indices]
-
-    def __iter__(self) -> Any:
-        for batch, labels in self.pipeline.get_iterator():
-            yield batch, labels
-            self.batches.give_back(batch)
-
-    def close(self) -> None:
-        self.pipeline.stop()
+    return Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
 
 
+def load_memmap(folder: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False) -> Any:
+    images, labels = np.load(f"{folder}/images.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
+
+    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
+        fill_from_pixels(batch, (images[index] for index in indices))
+
+    return Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
+
+
+load_memmap.prepare = write_memmap
 SETTINGS = {"workers": (1, 2, 3, 4), "buffer_size": (2, 3, 6), "thread_queue": (False, True)}
-LoadRaw.settings = LoadMemmap.settings = SETTINGS
+load_raw.settings = load_memmap.settings = SETTINGS

@@ -9,70 +9,82 @@ CPUs; the page of the DataLoader has `persistent_workers`, which keeps them from
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-import simplejpeg
 import torch
 from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
-from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photographs, normalise
+from benchmarks.peers.loader import (
+    SIZE,
+    SharedBatches,
+    fill_from_jpegs,
+    fill_from_pixels,
+    list_photographs,
+    write_memmap,
+)
 
 SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "in_order": (True, False)}
 
 
 def load_with_pillow(path: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
-    class Photographs(Dataset):
-        def __init__(self) -> None:
-            self.files, labels = list_photographs(path)
-            self.labels = torch.from_numpy(labels)
-            self.batches = SharedBatches(workers, batch_size, prefetch_factor)
+    files, labels = list_photographs(path)
 
-        def __len__(self) -> int:
-            return len(self.files)
+    def resized(file: Path) -> np.ndarray:
+        with Image.open(file) as photograph:
+            return np.asarray(photograph.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
 
-        def __getitem__(self, indices: list[int]) -> Any:
-            batch = self.batches.take(len(indices))
-            for image, index in zip(batch.numpy(), indices, strict=True):
-                with Image.open(self.files[index]) as photograph:
-                    pixels = photograph.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-                normalise(np.asarray(pixels), image)
-            return batch, self.labels[indices]
+    def fill(batch: np.ndarray, indices: list[int]) -> None:
+        fill_from_pixels(batch, (resized(files[index]) for index in indices))
 
-    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
-    dataset = Photographs()
-    batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(
-        dataset,
-        batch_size=None,
-        sampler=batches,
-        num_workers=workers,
-        prefetch_factor=prefetch_factor,
-        in_order=in_order,
-        persistent_workers=True,
-    )
+    return make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
 
 
 def load_with_simplejpeg(
     path: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True
 ) -> Any:
+    files, labels = list_photographs(path)
+
+    def fill(batch: np.ndarray, indices: list[int]) -> None:
+        fill_from_jpegs(batch, (files[index].read_bytes() for index in indices))
+
+    return make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+
+
+def load_memmap(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
+    images, labels = np.load(f"{folder}/images.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
+
+    def fill(batch: np.ndarray, indices: list[int]) -> None:
+        fill_from_pixels(batch, (images[index] for index in indices))
+
+    return make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+
+
+def make_loader(
+    labels: np.ndarray,
+    fill: Callable[[np.ndarray, list[int]], None],
+    batch_size: int,
+    workers: int,
+    prefetch_factor: int,
+    in_order: bool,
+) -> Any:
+    """Return a DataLoader of the batches into which `fill` writes the images with these indices."""
+
     class Photographs(Dataset):
         def __init__(self) -> None:
-            self.files, labels = list_photographs(path)
             self.labels = torch.from_numpy(labels)
             self.batches = SharedBatches(workers, batch_size, prefetch_factor)
 
         def __len__(self) -> int:
-            return len(self.files)
+            return len(self.labels)
 
         def __getitem__(self, indices: list[int]) -> Any:
             batch = self.batches.take(len(indices))
-            pixels = np.empty((SIZE, SIZE, 3), np.uint8)
-            for image, index in zip(batch.numpy(), indices, strict=True):
-                cv2.resize(simplejpeg.decode_jpeg(self.files[index].read_bytes()), (SIZE, SIZE), dst=pixels)
-                normalise(pixels, image)
+            fill(batch.numpy(), indices)
             return batch, self.labels[indices]
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
@@ -89,43 +101,5 @@ def load_with_simplejpeg(
     )
 
 
-def prepare_memmap(path: str, folder: str) -> None:
-    files, labels = list_photographs(path)
-    images = np.lib.format.open_memmap(f"{folder}/images.npy", "w+", np.uint8, (len(files), SIZE, SIZE, 3))
-    for number, file in enumerate(files):
-        images[number] = decode(file)
-    np.save(f"{folder}/labels.npy", labels)
-
-
-def load_memmap(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
-    class Photographs(Dataset):
-        def __init__(self) -> None:
-            self.images = np.load(f"{folder}/images.npy", mmap_mode="r")
-            self.labels = torch.from_numpy(np.load(f"{folder}/labels.npy"))
-            self.batches = SharedBatches(workers, batch_size, prefetch_factor)
-
-        def __len__(self) -> int:
-            return len(self.images)
-
-        def __getitem__(self, indices: list[int]) -> Any:
-            batch = self.batches.take(len(indices))
-            for image, index in zip(batch.numpy(), indices, strict=True):
-                normalise(self.images[index], image)
-            return batch, self.labels[indices]
-
-    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
-    dataset = Photographs()
-    batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(
-        dataset,
-        batch_size=None,
-        sampler=batches,
-        num_workers=workers,
-        prefetch_factor=prefetch_factor,
-        in_order=in_order,
-        persistent_workers=True,
-    )
-
-
-load_memmap.prepare = prepare_memmap
+load_memmap.prepare = write_memmap
 load_with_pillow.settings = load_with_simplejpeg.settings = load_memmap.settings = SETTINGS

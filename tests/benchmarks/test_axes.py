@@ -139,7 +139,7 @@ def test_a_batch_of_more_photographs_than_there_are_repeats_them(data: Data, tmp
     assert samples[0].digest == raw[0].digest
     suite = end_to_end.BatchSize()
     cell = cell_at("batch_size", 1000)
-    cache = {"data": made, "results": {cell: samples}, "missing": {}}
+    cache = end_to_end.Measured(made, {cell: samples}, {})
     shown = suite.track_wall(cache, 1000)["samples"]
     assert shown == [pytest.approx(samples[0].epoch.wall.total * 32 / 100)]
     assert suite.track_peak_memory(cache, 1000)["samples"] == [samples[0].peak_memory]
@@ -196,9 +196,9 @@ def test_a_metric_that_was_not_measured_is_not_available_and_says_why() -> None:
     cell = Cell(strategy="async-raw", batch_size=8, workers="process 2")
     suite = end_to_end.Workers()
     with pytest.raises(NotImplementedError, match="no worker processes at this commit"):
-        suite.setup({"results": {}, "missing": {cell: "there are no worker processes at this commit"}}, "process 2")
+        suite.setup(end_to_end.Measured(None, {}, {cell: "no worker processes at this commit"}), "process 2")
     with pytest.raises(NotImplementedError, match="profile 'full' does not measure this cell"):
-        suite.setup({"results": {}, "missing": {}}, "process 2")
+        suite.setup(end_to_end.Measured(None, {}, {}), "process 2")
 
 
 def test_what_an_earlier_commit_lacks_is_reported_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,12 @@ def test_without_the_variable_the_parameters_are_those_of_the_history(monkeypatc
     assert found.keys() < with_mine.keys()
 
 
+def test_a_misspelt_function_keeps_asv_from_discovering_any_suite(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        discovered(mine=f"{LOADERS}:dataloadr")
+    assert f"FAIR_ETL_STRATEGIES: {LOADERS}:dataloadr: AttributeError" in capfd.readouterr().err
+
+
 def discovered(**functions: str) -> dict[str, Any]:
     """Return the parameters of asv's benchmarks by name, as another process finds them."""
     program = (
@@ -243,4 +249,4 @@ def test_a_commit_without_tasks_shows_loaders_as_not_available(monkeypatch: pyte
     assert not any(unsupported_reason(Cell(name)) for name in STRATEGIES)
     check_functions({"mine": "absent:loader"})  # it may need what this commit lacks
     with pytest.raises(NotImplementedError, match=reason):
-        end_to_end.Strategy().setup({"results": {}, "missing": {Cell("mine"): reason}}, "mine")
+        end_to_end.Strategy().setup(end_to_end.Measured(None, {}, {Cell("mine"): reason}), "mine")
