@@ -29,7 +29,14 @@ PROFILE = Profile("test", samples=32, image_size=32, rounds=1, seconds_per_figur
 WORDED = {"prefetch_size": "two ahead", "workers": "one thread"}
 # A store that cannot be written, like that of a format which is broken at a commit.
 UNWRITABLE = Cell(presave_format="npy", presave_stage="absent")
-CELLS = [Cell(strategy="raw"), *cells_to_measure(PROFILE), UNWRITABLE]
+LARGE = [Cell(batch_size=100), Cell("raw", batch_size=100)]
+OTHERS = [
+    each
+    for each in cells_to_measure(replace(PROFILE, axes=("workload", "updater", "buffers", "page_cache")))
+    if each.workload == "photographs" or each.strategy in ("raw", "async-presaved")
+]
+RANKS = [cell_at("ranks", ranks) for ranks in (1, 2)]
+CELLS = list(dict.fromkeys([*cells_to_measure(PROFILE), *LARGE, *OTHERS, *RANKS, UNWRITABLE]))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +98,9 @@ def test_a_profile_has_no_suite_of_an_axis_that_it_does_not_measure(monkeypatch:
     assert found == ["batch_size", "strategy"]
 
 
-def test_buffers_updaters_and_files_are_those_of_the_cell(data: Data) -> None:
+def test_buffers_updaters_and_files_are_those_of_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "data"))
+    data = make_data(PROFILE, tmp_path)
     for buffers in BUFFERS:
         with make_iterator(Cell("raw", buffers=buffers), data) as iterator:
             assert iterator.reuse is (buffers != NEW)
@@ -106,63 +115,39 @@ def test_buffers_updaters_and_files_are_those_of_the_cell(data: Data) -> None:
 
 
 @pytest.mark.slow
-def test_other_workloads_updaters_buffers_and_a_cold_cache_load_what_they_should(
-    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "data"))
-    axes = ("workload", "updater", "buffers", "page_cache")
-    cells = [
-        each
-        for each in cells_to_measure(replace(PROFILE, axes=axes))
-        if each.workload == "photographs" or each.strategy in ("raw", "async-presaved")
-    ]
-    made = make_data(PROFILE, tmp_path, cells)
-    results = measure_cells(cells, made, PROFILE)
-    assert not [sample for sample in results.values() if isinstance(sample, str)]
-    records = {cell.workload: samples[0].epoch.samples for cell, samples in results.items()}
-    assert records == {"photographs": 32, "digits": 1438, "table": 32 * 64, "sequences": 32}
-    # The same batches, whatever memory they are in and wherever their files are.
-    base = [samples[0].digest for cell, samples in results.items() if cell.workload == "photographs"]
-    assert len(set(base)) == 1
-
-
-@pytest.mark.slow
-def test_a_batch_of_more_photographs_than_there_are_repeats_them(data: Data, tmp_path: Path) -> None:
-    cells = [Cell(batch_size=100), Cell("raw", batch_size=100)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(DATA_VARIABLE, str(Path(data.photographs).parent))
-        made = make_data(PROFILE, tmp_path, cells)
-    results = measure_cells(cells, made, PROFILE)
-    (samples, raw) = (results[cell] for cell in cells)
-    assert samples[0].epoch.samples == raw[0].epoch.samples == 100
-    assert samples[0].epoch.batches == 1
-    assert samples[0].digest == raw[0].digest
-    suite = end_to_end.BatchSize()
-    cell = cell_at("batch_size", 1000)
-    cache = end_to_end.Measured(made, {cell: samples}, {})
-    shown = suite.track_wall(cache, 1000)["samples"]
-    assert shown == [pytest.approx(samples[0].epoch.wall.total * 32 / 100)]
-    assert suite.track_peak_memory(cache, 1000)["samples"] == [samples[0].peak_memory]
-
-
-@pytest.mark.slow
-def test_batches_are_the_same_in_every_format_and_stage_however_they_are_loaded(results: CellResults) -> None:
+def test_every_cell_that_does_the_same_work_loads_the_same_batches(results: CellResults) -> None:
     digests: dict[object, set[str]] = {}
     for cell, samples in results.items():
         if cell != UNWRITABLE:
             assert not isinstance(samples, str), samples
-            digests.setdefault(cell.work, set()).add(samples[0].digest)
-    # One digest for batches of 32, and one for batches of 8, on the axes of loading ahead.
-    assert [len(each) for each in digests.values()] == [1, 1]
+            # The updater changes what is computed from the batches, and not the batches.
+            digests.setdefault(replace(cell, updater="sgd").work, set()).add(samples[0].digest)
+    # Batches of 32, of 8, the same on two ranks, of 100, and of three other workloads.
+    assert [len(each) for each in digests.values()] == [1] * 7
 
 
 @pytest.mark.slow
-def test_ranks_share_the_records_of_an_epoch_and_are_measured_together(data: Data) -> None:
-    cells = [cell_at("ranks", ranks) for ranks in (1, 2)]
-    results = measure_cells(cells, data, PROFILE)
-    for cell in cells:
+def test_an_epoch_has_the_records_of_its_workload(results: CellResults) -> None:
+    records = {cell.workload: results[cell][0].epoch.samples for cell in OTHERS}
+    assert records == {"photographs": 32, "digits": 1438, "table": 32 * 64, "sequences": 32}
+
+
+@pytest.mark.slow
+def test_a_batch_of_more_photographs_than_there_are_repeats_them(data: Data, results: CellResults) -> None:
+    for cell in LARGE:
         (sample,) = results[cell]
-        assert not isinstance(sample, str), sample
+        assert (sample.epoch.samples, sample.epoch.batches) == (100, 1)
+    suite = end_to_end.BatchSize()
+    cell = cell_at("batch_size", 1000)
+    cache = end_to_end.Measured(data, {cell: [sample]}, {})
+    assert suite.track_wall(cache, 1000)["samples"] == [pytest.approx(sample.epoch.wall.total * 32 / 100)]
+    assert suite.track_peak_memory(cache, 1000)["samples"] == [sample.peak_memory]
+
+
+@pytest.mark.slow
+def test_ranks_share_the_records_of_an_epoch_and_are_measured_together(results: CellResults) -> None:
+    for cell in RANKS:
+        (sample,) = results[cell]
         assert sample.epoch.samples == 32
         assert sample.epoch.batches == (4 if cell.ranks == 1 else 2)
         assert math.isfinite(sample.score)
@@ -172,11 +157,12 @@ def test_ranks_share_the_records_of_an_epoch_and_are_measured_together(data: Dat
 def test_a_store_is_written_for_every_format_and_stage_and_its_cost_is_known(data: Data) -> None:
     formats = {f"{name} after resize" for name in AXES["presave_format"].values}
     stages = {f"npy after {stage}" for stage in AXES["presave_stage"].values}
-    assert data.stores.keys() == data.write_seconds.keys() == data.store_nbytes.keys() == formats | stages
+    others = {f"{workload} in npy" for workload in data.others} | {"npy after resize of 100"}
+    assert data.stores.keys() == data.write_seconds.keys() == data.store_nbytes.keys() == formats | stages | others
     assert len(set(data.stores.values())) == len(data.stores)
     assert all(seconds > 0 for seconds in data.write_seconds.values())
-    for name, path in data.stores.items():
-        with presave.open_store(path, trusted=True) as store:
+    for name in formats | stages:
+        with presave.open_store(data.stores[name], trusted=True) as store:
             assert store.manifest.format == name.split()[0]
             assert len(store) == 32
             assert data.store_nbytes[name] == store.nbytes

@@ -51,7 +51,7 @@ PROFILE = Profile(
     "test",
     samples=20,
     image_size=64,
-    rounds=2,
+    rounds=1,
     seconds_per_figure=0.0,
     grid=False,
     strategies=("raw",),
