@@ -7,10 +7,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 # asv's pip, too, leaves compiling to the first import: most modules of large packages are never imported.
 export PIP_NO_COMPILE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Makes the environment, unless it is there, and installs packages; says every five seconds that it still does.
 define install
 $(PYTHON) -m venv .venv
-sh .ci/busy "Installing $(1) into .venv" $(BIN)/python -m pip install --disable-pip-version-check --quiet -c .ci/constraints.txt $(2)
+sh .ci/busy "Installing $(1) into .venv" $(BIN)/python -m pip install --quiet -c .ci/constraints.txt $(2)
 endef
 # A test that kills its process is a failure; with another process it would be run again, and again.
 WORKERS := --numprocesses 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder

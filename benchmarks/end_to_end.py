@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -329,7 +329,7 @@ class Presaving(Suite, ABC):
         """Bytes of a store's files."""
         return int(self._cost(cache.data.store_nbytes, cache, value))
 
-    def _cost(self, costs: dict[str, float], cache: Measured, value: str) -> float:
+    def _cost(self, costs: Mapping[str, float], cache: Measured, value: str) -> float:
         store = self.cell(value).store
         if store in cache.data.failures:
             raise RuntimeError(cache.data.failures[store])

@@ -59,7 +59,7 @@ def prepare_jpeg(path: str, folder: str) -> None:
     def read(file: Path) -> Image.Image:
         return Image.open(file).convert("RGB")
 
-    write(path, folder, read, RGBImageField(write_mode="jpg", jpeg_quality=90))
+    _write(path, folder, read, RGBImageField(write_mode="jpg", jpeg_quality=90))
 
 
 def load_jpeg(
@@ -78,11 +78,11 @@ def load_jpeg(
             return lambda height, width, _scale, _ratio: (0, 0, height, width)
 
     image = [Resize((SIZE, SIZE)), NormaliseChannelsFirst(), ToTensor()]
-    return make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
+    return _make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
-    write(path, folder, decode, RGBImageField(write_mode="raw"))
+    _write(path, folder, decode, RGBImageField(write_mode="raw"))
 
 
 def load_channels_last(
@@ -95,7 +95,7 @@ def load_channels_last(
 ) -> Any:
     normalise = NormalizeImage(255 * np.array(MEAN), 255 * np.array(STD), np.float32)
     image = [SimpleRGBImageDecoder(), normalise, ToTensor(), ToTorchImage()]
-    return make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
+    return _make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
 
 
 def load_channels_first(
@@ -107,10 +107,10 @@ def load_channels_first(
     order: str = "RANDOM",
 ) -> Any:
     image = [SimpleRGBImageDecoder(), NormaliseChannelsFirst(), ToTensor()]
-    return make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
+    return _make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
 
 
-def write(path: str, folder: str, read: Callable[[Path], Any], field: Any) -> None:
+def _write(path: str, folder: str, read: Callable[[Path], Any], field: Any) -> None:
     """Write what `read` returns for each photograph as this field, with its label."""
 
     class Photographs:
@@ -127,7 +127,7 @@ def write(path: str, folder: str, read: Callable[[Path], Any], field: Any) -> No
     DatasetWriter(f"{folder}/photographs.beton", fields, num_workers=1).from_indexed_dataset(Photographs())
 
 
-def make_loader(
+def _make_loader(
     folder: str, image: list[Any], batch_size: int, workers: int, batches_ahead: int, os_cache: bool, order: str
 ) -> Any:
     """Return a loader with these operations on the images."""

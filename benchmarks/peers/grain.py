@@ -21,8 +21,8 @@ import numpy as np
 from benchmarks.peers.loader import ReusedBatches, fill_from_jpegs, fill_from_pixels, list_photographs, write_memmap
 
 
-class Batches:
-    """Epochs of batches that grain shuffles and loads ahead, `fill` as in spdl.py."""
+class _Batches:
+    """Epochs of batches: `fill` writes the images with these indices into one."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ def load_raw(path: str, batch_size: int, workers: int, prefetch_buffer_size: int
     def fill(batch: np.ndarray, indices: np.ndarray) -> None:
         fill_from_jpegs(batch, (files[index].read_bytes() for index in indices))
 
-    return Batches(labels, fill, batch_size, workers, prefetch_buffer_size)
+    return _Batches(labels, fill, batch_size, workers, prefetch_buffer_size)
 
 
 def load_memmap(folder: str, batch_size: int, workers: int, prefetch_buffer_size: int = 3) -> Any:
@@ -65,7 +65,7 @@ def load_memmap(folder: str, batch_size: int, workers: int, prefetch_buffer_size
     def fill(batch: np.ndarray, indices: np.ndarray) -> None:
         fill_from_pixels(batch, (images[index] for index in indices))
 
-    return Batches(labels, fill, batch_size, workers, prefetch_buffer_size)
+    return _Batches(labels, fill, batch_size, workers, prefetch_buffer_size)
 
 
 load_memmap.prepare = write_memmap

@@ -35,14 +35,14 @@ def prepare_jpeg(path: str, folder: str) -> None:
         for file, label in zip(*list_photographs(path), strict=True):
             yield {"jpeg": file.read_bytes(), "label": int(label)}
 
-    write(read, folder)
+    _write(read, folder)
 
 
 def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
     def fill(batch: np.ndarray, table: Any) -> None:
         fill_from_jpegs(batch, (np.frombuffer(jpeg.as_buffer(), np.uint8) for jpeg in table["jpeg"]))
 
-    return make_loader(folder, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, in_order)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
@@ -50,22 +50,22 @@ def prepare_pixels(path: str, folder: str) -> None:
         for file, label in zip(*list_photographs(path), strict=True):
             yield {"pixels": decode(file).tobytes(), "label": int(label)}
 
-    write(read, folder)
+    _write(read, folder)
 
 
 def load_pixels(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
     def fill(batch: np.ndarray, table: Any) -> None:
         fill_from_pixels(batch, (as_pixels(pixels.as_buffer()) for pixels in table["pixels"]))
 
-    return make_loader(folder, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, in_order)
 
 
-def write(read: Callable[[], Any], folder: str) -> None:
+def _write(read: Callable[[], Any], folder: str) -> None:
     """Write the records that `read` yields."""
     Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
 
 
-def make_loader(
+def _make_loader(
     folder: str,
     fill: Callable[[np.ndarray, Any], None],
     batch_size: int,

@@ -30,7 +30,7 @@ SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "item_shuffle_wi
 
 def prepare_jpeg(path: str, folder: str) -> None:
     files, labels = list_photographs(path)
-    write(lambda number: {"jpeg": files[number].read_bytes(), "label": int(labels[number])}, len(files), folder)
+    _write(lambda number: {"jpeg": files[number].read_bytes(), "label": int(labels[number])}, len(files), folder)
 
 
 def load_jpeg(
@@ -39,12 +39,12 @@ def load_jpeg(
     def fill(batch: np.ndarray, records: Any) -> None:
         fill_from_jpegs(batch, (record["jpeg"] for record in records))
 
-    return make_loader(folder, fill, batch_size, workers, prefetch_factor, item_shuffle_window)
+    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, item_shuffle_window)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
     files, labels = list_photographs(path)
-    write(lambda number: {"pixels": decode(files[number]).tobytes(), "label": int(labels[number])}, len(files), folder)
+    _write(lambda number: {"pixels": decode(files[number]).tobytes(), "label": int(labels[number])}, len(files), folder)
 
 
 def load_pixels(
@@ -53,15 +53,15 @@ def load_pixels(
     def fill(batch: np.ndarray, records: Any) -> None:
         fill_from_pixels(batch, (as_pixels(record["pixels"]) for record in records))
 
-    return make_loader(folder, fill, batch_size, workers, prefetch_factor, item_shuffle_window)
+    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, item_shuffle_window)
 
 
-def write(read: Callable[[int], Any], count: int, folder: str) -> None:
+def _write(read: Callable[[int], Any], count: int, folder: str) -> None:
     """Write the records that `read` returns for each number below `count`."""
     optimize(read, list(range(count)), folder, num_workers=1, chunk_bytes="64MB", start_method="fork")
 
 
-def make_loader(
+def _make_loader(
     folder: str,
     fill: Callable[[np.ndarray, Any], None],
     batch_size: int,

@@ -65,7 +65,7 @@ def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int =
     def fill(batch: np.ndarray, records: Any) -> None:
         fill_from_jpegs(batch, (record["jpeg"] for record in records))
 
-    return make_loader(folder, fill, batch_size, workers, prefetch_factor, shuffle_algo)
+    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, shuffle_algo)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
@@ -80,10 +80,10 @@ def load_pixels(
     def fill(batch: np.ndarray, records: Any) -> None:
         fill_from_pixels(batch, (as_pixels(record["pixels"]) for record in records))
 
-    return make_loader(folder, fill, batch_size, workers, prefetch_factor, shuffle_algo)
+    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, shuffle_algo)
 
 
-def make_loader(
+def _make_loader(
     folder: str,
     fill: Callable[[np.ndarray, Any], None],
     batch_size: int,

@@ -34,16 +34,8 @@ class ShuffledBatches:
         return (order[start : start + self._batch_size] for start in range(0, self._count, self._batch_size))
 
 
-class Pipeline:
-    """Epochs of the batches that threads of one pipeline load.
-
-    Parameters
-    ----------
-    labels : int64 array
-        The labels of all records.
-    fill : callable
-        Writes images into a batch, called with it and the indices of its records.
-    """
+class _Pipeline:
+    """Epochs of batches: `fill` writes the images with these indices into one."""
 
     def __init__(
         self,
@@ -84,7 +76,7 @@ def load_raw(path: str, batch_size: int, workers: int, buffer_size: int = 3, thr
     def fill(batch: np.ndarray, indices: np.ndarray) -> None:
         fill_from_jpegs(batch, (files[index].read_bytes() for index in indices))
 
-    return Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
+    return _Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
 
 
 def load_memmap(folder: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False) -> Any:
@@ -93,7 +85,7 @@ def load_memmap(folder: str, batch_size: int, workers: int, buffer_size: int = 3
     def fill(batch: np.ndarray, indices: np.ndarray) -> None:
         fill_from_pixels(batch, (images[index] for index in indices))
 
-    return Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
+    return _Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
 
 
 load_memmap.prepare = write_memmap

@@ -41,7 +41,7 @@ def load_with_pillow(path: str, batch_size: int, workers: int, prefetch_factor: 
     def fill(batch: np.ndarray, indices: list[int]) -> None:
         fill_from_pixels(batch, (resized(files[index]) for index in indices))
 
-    return make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
 
 
 def load_with_simplejpeg(
@@ -52,7 +52,7 @@ def load_with_simplejpeg(
     def fill(batch: np.ndarray, indices: list[int]) -> None:
         fill_from_jpegs(batch, (files[index].read_bytes() for index in indices))
 
-    return make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
 
 
 def load_memmap(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
@@ -61,10 +61,10 @@ def load_memmap(folder: str, batch_size: int, workers: int, prefetch_factor: int
     def fill(batch: np.ndarray, indices: list[int]) -> None:
         fill_from_pixels(batch, (images[index] for index in indices))
 
-    return make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
 
 
-def make_loader(
+def _make_loader(
     labels: np.ndarray,
     fill: Callable[[np.ndarray, list[int]], None],
     batch_size: int,

@@ -31,28 +31,28 @@ SETTINGS = {"workers": (1, 2, 4), "prefetch_factor": (1, 2, 4)}
 
 
 def prepare_jpeg(path: str, folder: str) -> None:
-    write(path, folder, lambda file: {"jpg": file.read_bytes()})
+    _write(path, folder, lambda file: {"jpg": file.read_bytes()})
 
 
 def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2) -> Any:
     def fill(batch: np.ndarray, records: Any) -> None:
         fill_from_jpegs(batch, (jpeg for jpeg, _label in records))
 
-    return make_loader(folder, "jpg", fill, batch_size, workers, prefetch_factor)
+    return _make_loader(folder, "jpg", fill, batch_size, workers, prefetch_factor)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
-    write(path, folder, lambda file: {"pixels": decode(file).tobytes()})
+    _write(path, folder, lambda file: {"pixels": decode(file).tobytes()})
 
 
 def load_pixels(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2) -> Any:
     def fill(batch: np.ndarray, records: Any) -> None:
         fill_from_pixels(batch, (as_pixels(pixels) for pixels, _label in records))
 
-    return make_loader(folder, "pixels", fill, batch_size, workers, prefetch_factor)
+    return _make_loader(folder, "pixels", fill, batch_size, workers, prefetch_factor)
 
 
-def write(path: str, folder: str, read: Callable[[Path], dict[str, bytes]]) -> None:
+def _write(path: str, folder: str, read: Callable[[Path], dict[str, bytes]]) -> None:
     """Write what `read` returns for each photograph, with its label."""
     files, labels = list_photographs(path)
     with webdataset.ShardWriter(f"{folder}/%02d.tar", maxcount=-(-len(files) // SHARDS)) as writer:
@@ -60,7 +60,7 @@ def write(path: str, folder: str, read: Callable[[Path], dict[str, bytes]]) -> N
             writer.write({"__key__": f"{number:06d}", **read(file), "cls": int(labels[number])})
 
 
-def make_loader(
+def _make_loader(
     folder: str,
     kept: str,
     fill: Callable[[np.ndarray, Any], None],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import faulthandler
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from asv.config import Config
 import benchmarks
 import etl
 import presave
+from tests.scratch import ENVIRONMENTS, make_scratch
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(Path(benchmarks.__file__).parent.rglob("*.py"))
@@ -35,6 +38,23 @@ def test_asv_builds_with_the_pins_of_the_constraints_file(conf: Config) -> None:
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     required = {name.removeprefix("pip+"): versions for name, versions in conf.matrix["req"].items()}
     assert required == {name: [pins[name]] for name in required}
+
+
+@pytest.mark.slow
+def test_asv_makes_an_environment_with_these_versions(conf: Config, tmp_path: Path) -> None:
+    """Make it beside other tests, for those that run alone and measure: pip runs once for each requirement."""
+    faulthandler.cancel_dump_traceback_later()  # a slow network is no reason to end this process
+    scratch = make_scratch(tmp_path)
+    scratch.commit("As it is")
+    made = scratch.asv("setup")
+    assert made.returncode == 0, made.stdout
+    pins = {name.removeprefix("pip+"): version for name, (version,) in conf.matrix["req"].items()}
+    program = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
+    found = [
+        subprocess.run([python, "-c", program, *pins], capture_output=True, check=False).stdout
+        for python in ENVIRONMENTS.glob("*/bin/python")  # earlier configurations have others
+    ]
+    assert pins in [json.loads(versions) for versions in found if versions]
 
 
 def test_asv_has_every_dependency_of_the_package_and_of_the_benchmarks(conf: Config) -> None:
