@@ -156,7 +156,6 @@ def test_peers_that_cannot_be_installed_or_imported_are_in_the_table_with_the_re
     assert any(line.startswith("no class failed: ") and "benchmarks.peers.spdl:No: " in line for line in lines)
 
 
-@pytest.mark.slow
 def test_after_an_interruption_complete_rounds_are_shown_and_no_other_task_begins(
     peers: Any, report: Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
