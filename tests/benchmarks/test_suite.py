@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import suite
-from benchmarks.suite import in_rounds
+from benchmarks.suite import TimedSuite, Timings, in_rounds
 from benchmarks.write import measure_writers
 
 
@@ -33,3 +33,14 @@ def test_every_writer_has_a_sample_of_every_round() -> None:
         for writer in ("presave", "decoder")
         for jobs in (1, 2)
     }
+
+
+def test_a_metric_whose_operations_were_not_timed_is_not_available() -> None:
+    class Part(TimedSuite):
+        def operations(self, name: str) -> tuple[str, ...]:
+            return name, "limit"
+
+    cache: Timings = {"one": [1.0], "limit": [1.0]}
+    Part().setup(cache, "one")
+    with pytest.raises(NotImplementedError, match=r"not at this commit or in this environment: other$"):
+        Part().setup(cache, "other")
