@@ -11,14 +11,20 @@ would stack images into a new array (grain/_src/python/dataset/transformations/b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import cv2
 import grain
 import numpy as np
 
-from benchmarks.peers.loader import ReusedBatches, fill_from_jpegs, fill_from_pixels, list_photographs, write_memmap
+from benchmarks.peers.loader import (
+    Fill,
+    FilledBatches,
+    fill_from_jpegs,
+    fill_from_pixels,
+    list_photographs,
+    write_memmap,
+)
 
 
 class _Batches:
@@ -27,24 +33,20 @@ class _Batches:
     def __init__(
         self,
         labels: np.ndarray,
-        fill: Callable[[np.ndarray, np.ndarray], None],
+        fill: Fill,
         batch_size: int,
         workers: int,
         prefetch_buffer_size: int,
     ) -> None:
         cv2.setNumThreads(1)  # the reading threads are the parallel ones
-        self.labels, self.fill, self.batch_size, self.epoch = labels, fill, batch_size, 0
+        self.batch_size, self.epoch = batch_size, 0
         self.options = grain.ReadOptions(workers, prefetch_buffer_size)
-        self.batches = ReusedBatches(batch_size)
-
-    def load(self, indices: np.ndarray) -> Any:
-        batch = self.batches.take(len(indices))
-        self.fill(batch, indices)
-        return batch, self.labels[indices]
+        self.batches = FilledBatches(labels, fill, batch_size)
 
     def __iter__(self) -> Any:
         self.epoch += 1
-        dataset = grain.MapDataset.range(len(self.labels)).shuffle(self.epoch).batch(self.batch_size).map(self.load)
+        indices = grain.MapDataset.range(len(self.batches.labels)).shuffle(self.epoch).batch(self.batch_size)
+        dataset = indices.map(self.batches.load)
         for batch, labels in dataset.to_iter_dataset(self.options):
             yield batch, labels
             self.batches.give_back(batch)

@@ -19,6 +19,7 @@ from datasets import Dataset, load_from_disk
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from benchmarks.peers.loader import (
+    Fill,
     SharedBatches,
     as_pixels,
     decode,
@@ -67,7 +68,7 @@ def _write(read: Callable[[], Any], folder: str) -> None:
 
 def _make_loader(
     folder: str,
-    fill: Callable[[np.ndarray, Any], None],
+    fill: Fill,
     batch_size: int,
     workers: int,
     prefetch_factor: int,

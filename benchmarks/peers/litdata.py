@@ -17,6 +17,7 @@ import torch
 from litdata import StreamingDataLoader, StreamingDataset, optimize
 
 from benchmarks.peers.loader import (
+    Fill,
     SharedBatches,
     as_pixels,
     decode,
@@ -63,7 +64,7 @@ def _write(read: Callable[[int], Any], count: int, folder: str) -> None:
 
 def _make_loader(
     folder: str,
-    fill: Callable[[np.ndarray, Any], None],
+    fill: Fill,
     batch_size: int,
     workers: int,
     prefetch_factor: int,

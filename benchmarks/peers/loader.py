@@ -109,6 +109,33 @@ class ReusedBatches:
         self._free.append(memory)
 
 
+# Writes images into a batch, called with it and what says which: mostly the indices of its records.
+Fill = Callable[[np.ndarray, Any], None]
+
+
+class FilledBatches(ReusedBatches):
+    """Batches of images and labels.
+
+    Parameters
+    ----------
+    labels : int64 array
+        The labels of all records.
+    fill : callable
+        Writes images into a batch, called with it and the indices of its records.
+    """
+
+    def __init__(self, labels: np.ndarray, fill: Fill, batch_size: int) -> None:
+        super().__init__(batch_size)
+        self.labels = labels
+        self._fill = fill
+
+    def load(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return a batch of the records with these indices, which is to be given back."""
+        batch = self.take(len(indices))
+        self._fill(batch, indices)
+        return batch, self.labels[indices]
+
+
 class SharedBatches:
     """Shared memory for the batches of a torch DataLoader's workers. Each worker writes into its own batches in turn.
 
@@ -143,40 +170,26 @@ class ReadAhead:
 
     Parameters
     ----------
-    labels : int64 array
-        The labels of all records.
-    fill : callable
-        Writes images into a batch, called with it and the indices of its records.
+    labels, fill
+        As `FilledBatches` takes them.
     workers, ahead : int
         Threads, and batches that they load ahead.
     """
 
-    def __init__(
-        self,
-        labels: np.ndarray,
-        fill: Callable[[np.ndarray, np.ndarray], None],
-        batch_size: int,
-        workers: int,
-        ahead: int,
-    ) -> None:
+    def __init__(self, labels: np.ndarray, fill: Fill, batch_size: int, workers: int, ahead: int) -> None:
         import cv2
 
         cv2.setNumThreads(1)  # the threads of the pool are the parallel ones
-        self._labels, self._fill, self._batch_size, self._ahead = labels, fill, batch_size, ahead
-        self._batches, self._pool = ReusedBatches(batch_size), ThreadPoolExecutor(workers)
+        self._batch_size, self._ahead = batch_size, ahead
+        self._batches, self._pool = FilledBatches(labels, fill, batch_size), ThreadPoolExecutor(workers)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        order = np.random.default_rng().permutation(len(self._labels))
+        order = np.random.default_rng().permutation(len(self._batches.labels))
         left = deque(order[start : start + self._batch_size] for start in range(0, len(order), self._batch_size))
-        ahead = deque(self._pool.submit(self._load, left.popleft()) for _ in range(min(self._ahead, len(left))))
+        ahead = deque(self._pool.submit(self._batches.load, left.popleft()) for _ in range(min(self._ahead, len(left))))
         while ahead:
             batch, labels = ahead.popleft().result()
             if left:
-                ahead.append(self._pool.submit(self._load, left.popleft()))
+                ahead.append(self._pool.submit(self._batches.load, left.popleft()))
             yield batch, labels
             self._batches.give_back(batch)
-
-    def _load(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        batch = self._batches.take(len(indices))
-        self._fill(batch, indices)
-        return batch, self._labels[indices]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -19,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.peers.loader import (
+    Fill,
     SharedBatches,
     as_pixels,
     decode,
@@ -85,7 +85,7 @@ def load_pixels(
 
 def _make_loader(
     folder: str,
-    fill: Callable[[np.ndarray, Any], None],
+    fill: Fill,
     batch_size: int,
     workers: int,
     prefetch_factor: int,

@@ -13,14 +13,21 @@ Its own decoder, `spdl.io.load_image_batch` (FFmpeg), took 2.3 s of CPU for 1,00
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import cv2
 import numpy as np
 from spdl.pipeline import PipelineBuilder
 
-from benchmarks.peers.loader import ReusedBatches, fill_from_jpegs, fill_from_pixels, list_photographs, write_memmap
+from benchmarks.peers.loader import (
+    Fill,
+    FilledBatches,
+    fill_from_jpegs,
+    fill_from_pixels,
+    list_photographs,
+    write_memmap,
+)
 
 
 class ShuffledBatches:
@@ -40,26 +47,21 @@ class _Pipeline:
     def __init__(
         self,
         labels: np.ndarray,
-        fill: Callable[[np.ndarray, np.ndarray], None],
+        fill: Fill,
         batch_size: int,
         workers: int,
         buffer_size: int,
         thread_queue: bool,
     ) -> None:
         cv2.setNumThreads(1)  # the pipeline's threads are the parallel ones
-        self.labels, self.fill, self.batches = labels, fill, ReusedBatches(batch_size)
+        self.batches = FilledBatches(labels, fill, batch_size)
         self.pipeline = (
             PipelineBuilder()
             .add_source(ShuffledBatches(len(labels), batch_size), continuous=True)
-            .pipe(self.load, concurrency=workers)
+            .pipe(self.batches.load, concurrency=workers)
             .add_sink(buffer_size)
             .build(num_threads=workers, use_thread_output_queue=thread_queue)
         )
-
-    def load(self, indices: np.ndarray) -> Any:
-        batch = self.batches.take(len(indices))
-        self.fill(batch, indices)
-        return batch, self.labels[indices]
 
     def __iter__(self) -> Any:
         for batch, labels in self.pipeline.get_iterator():

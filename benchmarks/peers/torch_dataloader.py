@@ -9,7 +9,6 @@ CPUs; the page of the DataLoader has `persistent_workers`, which keeps them from
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 from benchmarks.peers.loader import (
     SIZE,
+    Fill,
     SharedBatches,
     fill_from_jpegs,
     fill_from_pixels,
@@ -66,7 +66,7 @@ def load_memmap(folder: str, batch_size: int, workers: int, prefetch_factor: int
 
 def _make_loader(
     labels: np.ndarray,
-    fill: Callable[[np.ndarray, list[int]], None],
+    fill: Fill,
     batch_size: int,
     workers: int,
     prefetch_factor: int,

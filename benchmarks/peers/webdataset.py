@@ -17,6 +17,7 @@ import torch
 import webdataset
 
 from benchmarks.peers.loader import (
+    Fill,
     SharedBatches,
     as_pixels,
     decode,
@@ -63,7 +64,7 @@ def _write(path: str, folder: str, read: Callable[[Path], dict[str, bytes]]) -> 
 def _make_loader(
     folder: str,
     kept: str,
-    fill: Callable[[np.ndarray, Any], None],
+    fill: Fill,
     batch_size: int,
     workers: int,
     prefetch_factor: int,
