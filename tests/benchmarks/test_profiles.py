@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from asv._stats import is_different
+from asv_runner.statistics import compute_stats
 
 import benchmarks
 from benchmarks.cells import (
@@ -29,6 +31,13 @@ def test_an_unknown_profile_is_refused_with_the_known_ones(monkeypatch: pytest.M
     monkeypatch.setenv(PROFILE_VARIABLE, "fast")
     with pytest.raises(ValueError, match=r"'fast' is not one of quick, full, check"):
         chosen_profile()
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_asv_sees_a_difference_with_the_rounds_of_a_profile(name: str) -> None:
+    fast = [1 + number / 100 for number in range(PROFILES[name]["rounds"])]
+    slow = [2 * each for each in fast]
+    assert is_different(fast, slow, *(compute_stats(each, 1)[1] for each in (fast, slow)))
 
 
 def test_the_number_of_rounds_can_be_set_for_interleaved_runs(monkeypatch: pytest.MonkeyPatch) -> None:
