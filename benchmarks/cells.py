@@ -14,6 +14,8 @@ from typing import Any
 PROFILE_VARIABLE = "FAIR_ETL_PROFILE"
 ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
 AXES_VARIABLE = "FAIR_ETL_AXES"
+# Decides how many CPUs are measured with.
+CPUS_VARIABLE = "FAIR_ETL_CPUS"
 STRATEGIES_VARIABLE = "FAIR_ETL_STRATEGIES"
 # Incremented when the method of a metric changes: asv then drops older results instead of comparing them with new ones.
 METHOD_VERSION = 3

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import xxhash
 
-from benchmarks.cells import Cell, Profile
+from benchmarks.cells import CPUS_VARIABLE, Cell, Profile
 from benchmarks.measuring.arrays import ArraySpec
 from benchmarks.measuring.clock import EpochMetrics
 from benchmarks.measuring.values import JsonValues, from_json, to_json
@@ -231,6 +231,6 @@ def _name(kind: Kind[Any, Any], variants: Sequence[Variant], profile: Profile) -
         for file in sorted(folder.glob("*.py")):
             digest.update(file.read_bytes())
     digest.update(json.dumps([to_json(replace(profile, rounds=0)), to_json(variants)]))
-    digest.update(json.dumps([os.environ.get(name) for name in ("ASV_ENV_NAME", "FAIR_ETL_CPUS")]))
+    digest.update(json.dumps([os.environ.get(name) for name in ("ASV_ENV_NAME", CPUS_VARIABLE)]))
     commit = os.environ.get("ASV_COMMIT", "uncommitted")[:12]
     return f"{commit}-{kind.experiment}-{profile.name}-{digest.hexdigest()}"

@@ -19,14 +19,14 @@ import joblib
 import numpy as np
 
 import etl
-from benchmarks.cells import COLD, Cell, Profile
+from benchmarks.cells import COLD, CPUS_VARIABLE, Cell, Profile
 from benchmarks.journal import CELLS, CellMetrics, by_variant, open_rounds
 from benchmarks.measuring.arrays import ArraySpec, BatchDigest, layout_of, merge_layouts
 from benchmarks.measuring.clock import Split, Step, run_epoch
 from benchmarks.measuring.epochs import Epochs, MeasuredLoader
 from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.joined_samples import join_samples
-from benchmarks.measuring.layout import draw_environment, draw_hash_seed
+from benchmarks.measuring.layout import draw_hash_seed
 from benchmarks.measuring.noise import NoiseGate
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.processes import MeasurementError, Server
@@ -40,7 +40,6 @@ from benchmarks.servers import import_everything, start_server
 from benchmarks.user_loaders import open_loader
 from benchmarks.workload import CellCompute, Data, compute_threads, files_of, make_iterator
 
-CPUS_VARIABLE = "FAIR_ETL_CPUS"
 MAX_EPOCHS = 20
 
 
@@ -186,13 +185,7 @@ class CellServer(Fleet):
 
 
 def _start_server(conditions: CellConditions) -> Server:
-    return start_server(
-        "a cell",
-        "measure:prepare",
-        conditions.to_json(),
-        hash_seed=draw_hash_seed(),
-        environment=draw_environment(),
-    )
+    return start_server("a cell", "measure:prepare", conditions.to_json(), hash_seed=draw_hash_seed())
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring.layout import import_in_drawn_order
+from benchmarks.measuring.layout import draw_environment, import_in_drawn_order
 from benchmarks.measuring.processes import Server
 
 ROOT = Path(__file__).parents[1]
@@ -36,14 +36,16 @@ def start_server(
 
     Parameters
     ----------
-    name, request, hash_seed, environment, timeout
+    name, request, hash_seed, timeout
         As `Server` takes them.
+    environment : mapping of str to str or None, optional
+        Variables to set or, if None, to remove, besides those that each server draws.
     prepare : str
         The `module:function` of a `measuring.server.Prepare` in this folder.
     packages : path or None
         The folder with the packages to be measured; None measures the installed ones.
     """
-    variables = dict(environment or {})
+    variables = {**draw_environment(), **(environment or {})}
     if packages is not None:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, str(ISOLATED_MAIN), "measuring.server:main", f"benchmarks.{prepare}"]

@@ -23,6 +23,7 @@ from etl.comparison.judge.report import (
     StrategyResult,
     Timeline,
 )
+from etl.comparison.judge.rules import RULES
 from etl.comparison.judge.sameness import Sameness
 from etl.comparison.request.answers import SplitProfile, StageProfile
 from etl.comparison.show.report import Report
@@ -30,16 +31,6 @@ from etl.measuring.statistics import Interval
 
 HOSTILE = "<script>document.title = 'taken'</script>\" onload='x' & \udcff"
 RECORDS, MEASURED_RECORDS, BATCH_SIZE, ROUNDS = 2000, 512, 64, 9
-RULES = {
-    "samples": ("Same samples", "4 strategies: 32 batches of an epoch have the same order, shapes, dtype and digests"),
-    "compute": ("Same compute", "residual, seed 0: the score after the last batch is 2.2174 for all"),
-    "resources": ("Same resources", "CPUs 0 and 1, 2 threads for loading and compute together, memory not limited"),
-    "cache": ("Same cache state", "warm: 100% of all pages in memory before each measurement"),
-    "paid": ("Everything is paid for", "writing and size of 4 stores are reported, with their break-even"),
-    "noise": ("Noise is handled", "9 rounds, interleaved and shuffled; signed-rank intervals"),
-    "loaded": ("Loaded means readable at memory speed", "every batch was touched inside the loading time"),
-    "sum": ("The sum adds up", "unexplained is at most 0.21% of the wall time"),
-}
 
 
 def photographs() -> Report:
@@ -101,7 +92,7 @@ def photographs() -> Report:
             splits=[SplitProfile(1, 1, 660.0, 1.21, 1.34), SplitProfile(2, 2, 1250.0, 1.9, 2.1)],
             copy_bytes_per_second=9.4e9,
         ),
-        checks=[Check(rule, title, True, evidence) for rule, (title, evidence) in RULES.items()],
+        checks=[Check(rule, title, True, "seen") for rule, title in RULES.items()],
         noise=Noise([2449.998, 2450.0]),
         timelines=[
             timeline("raw", 0.0966, 0.098, None),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from benchmarks.compare_commits.commits import Commit
 from benchmarks.compare_commits.commits_worker import ETL, MAX_EPOCHS, METRICS, TURN_SECONDS, WALL, WORKS, overlaps
 from benchmarks.console import Progress
-from benchmarks.measuring.layout import ENVIRONMENT, draw_environment
+from benchmarks.measuring.layout import ENVIRONMENT
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.turn_rounds import Arm, Pair, Pairs, TurnRounds, Turns, cpus_of_round
 from benchmarks.measuring.turns import OpenedArm
@@ -96,7 +96,7 @@ def start_commit(commit: Commit, strategies: Sequence[str], stores: str, number:
         {"folder": tempfile.mkdtemp(dir=stores), "strategies": list(strategies), "packages": str(commit.folder)},
         packages=commit.folder,
         hash_seed=number,
-        environment={**ENVIRONMENT, **draw_environment()},
+        environment=ENVIRONMENT,
         timeout=TIMEOUT_SECONDS,
     )
 

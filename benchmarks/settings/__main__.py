@@ -18,7 +18,7 @@ from benchmarks.settings.setting import ALLOCATORS, ALLOCATORS_HERE, AXES
 from benchmarks.settings.settings_table import as_json, show
 from benchmarks.settings.settings_turns import take_turns
 
-# Fewer pairs give no interval of the confidence that `table.py` asks for.
+# Fewer pairs give no interval of the confidence that `settings_table.py` asks for.
 ROUNDS = 12
 PAIR_SECONDS = 1.5
 

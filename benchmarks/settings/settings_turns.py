@@ -13,7 +13,6 @@ from pathlib import Path
 from benchmarks.cells import Profile
 from benchmarks.console import Progress
 from benchmarks.journal import Kind, by_variant, open_rounds
-from benchmarks.measuring.layout import draw_environment
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.turn_rounds import Arm, Pair, Pairs, PairTurns, TurnRounds, Turns, cpus_of_round
 from benchmarks.servers import start_server
@@ -155,7 +154,7 @@ def start_server_of(data: Data, server: tuple[str, str], number: int) -> Server:
     name, allocator = server
     # OpenMP and MKL choose their threads. OpenBLAS stays at one: its threads start when it is loaded, and a process
     # with threads cannot be forked.
-    environment = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None, **draw_environment()}
+    environment: dict[str, str | None] = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None}
     if allocator != DEFAULT:
         environment["LD_PRELOAD"] = str(ctypes.util.find_library(allocator))
     return start_server(

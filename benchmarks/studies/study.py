@@ -30,6 +30,9 @@ def run_study(
 ) -> int:
     """Measure what is missing, show all results, and return the exit code: 2 if the study failed.
 
+    An interrupted study goes on if kind and header are the same, so the header must have all that decides what is
+    measured. It does not have the code: name another file after a change of it.
+
     Parameters
     ----------
     kind, path, header
@@ -73,7 +76,8 @@ def study_parser(module: str, documentation: str | None, **counts: int) -> argpa
     for name, default in counts.items():
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, type=whole_number, default=default, metavar="N", help=f"default: {default}")
-    parser.add_argument("--samples", type=Path, metavar="FILE", help=f"the journal (default: below {FOLDER.name})")
+    folder = FOLDER.relative_to(ROOT)
+    parser.add_argument("--samples", type=Path, metavar="FILE", help=f"the journal (default: below {folder})")
     return parser
 
 

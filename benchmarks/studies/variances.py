@@ -28,7 +28,7 @@ from benchmarks.console import print_table, say
 from benchmarks.journal import Kind
 from benchmarks.measure import CellConditions, cpus_of_cells, loading_of
 from benchmarks.measuring.fleet import Fleet
-from benchmarks.measuring.layout import draw_environment, draw_hash_seed
+from benchmarks.measuring.layout import draw_hash_seed
 from benchmarks.measuring.sample import Recipe, take_sample
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.values import JsonValues
@@ -88,12 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure_server(cell: Cell, conditions: CellConditions, count: int, epochs: int) -> ServerTimes:
     """Start a server, and measure processes of two equal arms in turn."""
     request = {"conditions": conditions.to_json(), "strategy": cell.strategy, "epochs": epochs}
-    environment = draw_environment()
     walls: list[list[list[float]]] = [[], []]
     with Fleet(
-        lambda _: start_server(
-            "a cell", "studies.variances:prepare", request, hash_seed=draw_hash_seed(), environment=environment
-        )
+        lambda _: start_server("a cell", "studies.variances:prepare", request, hash_seed=draw_hash_seed())
     ) as server:
         server.renew()
         began = time.monotonic()

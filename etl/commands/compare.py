@@ -22,7 +22,7 @@ from etl.commands.comparison_arguments import (
     shared_settings,
     size_in_bytes,
 )
-from etl.commands.comparison_progress import measuring
+from etl.commands.comparison_progress import showing_progress
 from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
 from etl.commands.output import add_page_arguments, deliver, output_path, save_json, save_page, show_error
 from etl.commands.source_arguments import SOURCES, add_source_arguments
@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace) -> int:
         **given,
     )
     try:
-        with measuring(arguments.debug) as show:
+        with showing_progress(arguments.debug) as show:
             report = replace(run_comparison(settings, show), command=shlex.join(["etl", *sys.argv[1:]]))
     except ContradictionError as error:
         show_error(str(error))

@@ -29,7 +29,7 @@ PHASES = {
 
 
 @contextmanager
-def measuring(debug: bool) -> Iterator[Callable[[ComparisonProgress], None]]:
+def showing_progress(debug: bool) -> Iterator[Callable[[ComparisonProgress], None]]:
     """Yield a function that shows progress; with `debug`, print all details of a measurement that fails."""
     columns = (
         TextColumn("{task.description}", markup=False),

@@ -18,7 +18,7 @@ from etl.commands.comparison_arguments import (
     shared_settings,
     size_in_bytes,
 )
-from etl.commands.comparison_progress import measuring
+from etl.commands.comparison_progress import showing_progress
 from etl.commands.config_argument import fill
 from etl.commands.output import STANDARD_OUTPUT, add_page_arguments, deliver, output_path, save_json, save_page
 from etl.commands.source_arguments import SOURCES, add_source_arguments
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings(
         strategies=chosen, tune_seconds=arguments.budget / max(1, len(chosen)), **shared_settings(arguments)
     )
-    with measuring(arguments.debug) as show:
+    with showing_progress(arguments.debug) as show:
         tuning = run_tuning(settings, show)
     deliver(
         lambda: save_json(arguments.json, tuning_json(tuning)),

@@ -1,4 +1,4 @@
-"""`etl.compare` and `etl.tune`: comparisons and tuning from Python, with functions of a script or notebook."""
+"""`etl.compare` and `etl.tune`, with functions of a script or notebook; and what the commands share with them."""
 
 from __future__ import annotations
 

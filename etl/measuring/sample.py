@@ -152,7 +152,7 @@ class Sample(JsonValues):
     etl_cpu_seconds : float or None
         CPU time of the epoch of loading alone; None if it was not measured.
     loading_waits : WaitTimes or None
-        What loading did while the training loop waited, without the first batch; None if that is unknown.
+        What loading did while the training loop waited, without the very first wait; None if that is unknown.
     transfer : Split or None
         The part of its steps in which they waited for the copy of their batch to the device. None if that is unknown.
     walls : list of float

@@ -42,7 +42,7 @@ FULL_MICROSECONDS = re.compile(rb"full .*total=(\d+)")
 
 @dataclass(frozen=True)
 class WaitTimes(JsonValues):
-    """Waits of a training loop for its batches, without the first of an epoch. Times are in seconds.
+    """Waits of a training loop for its batches, without the very first. Times are in seconds.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class WaitTimes(JsonValues):
 
 
 class WaitWatch:
-    """A context manager that measures the waits of one epoch; `begin` and `end` are called around each of them.
+    """A context manager that measures the waits of epochs; `begin` and `end` are called around each of them.
 
     The first wait is not measured. At its end, the threads of this process and of its children that were busy meanwhile
     are taken for those that load. Of short waits only some are watched, so that this takes little time.

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import benchmarks.measure
@@ -72,7 +73,7 @@ def results(data: Data, started: list[dict[str, Any]]) -> CellResults:
 
     def noting(*given: Any, **options: Any) -> Any:
         server = start_server(*given, **options)
-        started.append({"pid": server.pid, "seed": options["hash_seed"], **options["environment"]})
+        started.append({"pid": server.pid, "seed": options["hash_seed"], **psutil.Process(server.pid).environ()})
         return server
 
     with pytest.MonkeyPatch.context() as patch:

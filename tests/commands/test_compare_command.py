@@ -59,7 +59,7 @@ def result(report: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_the_schema_is_that_of_the_classes() -> None:
-    assert json.loads(SCHEMA.read_text()) == make_schema(), "run python tests/report_schema.py"
+    assert json.loads(SCHEMA.read_text()) == make_schema(), "run python -m tests.report_schema"
 
 
 def test_a_report_is_valid_by_its_schema(compared: dict[str, Any]) -> None:

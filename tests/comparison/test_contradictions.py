@@ -10,39 +10,32 @@ import pytest
 
 from etl.comparison.judge.contradictions import ContradictionError, check_report, contradictions
 from etl.comparison.judge.report import Check, Losses, Presaving, SplitTrial
-from etl.comparison.judge.rules import RULES
 from etl.comparison.show.report import Report
 from etl.measuring.statistics import Interval
-from tests import comparison_reports
+from tests.comparison_reports import photographs
 
 NAMES = ["raw", "async-raw", "presaved", "async-presaved"]
 
 
-def consistent() -> Report:
-    """Return the report of the photographs, with a check for each rule."""
-    checks = [Check(rule, title, True, "seen") for rule, title in RULES.items()]
-    return replace(comparison_reports.photographs(), checks=checks)
-
-
 def changed(number: int, **metrics: Any) -> Report:
-    """Return `consistent()` with other metrics of strategy `number`."""
-    report = consistent()
+    """Return `photographs()` with other metrics of strategy `number`."""
+    report = photographs()
     strategies = list(report.strategies)
     strategies[number] = replace(strategies[number], **metrics)
     return replace(report, strategies=strategies)
 
 
 def changed_parts(number: int, **seconds: float) -> Report:
-    return changed(number, parts=replace(consistent().strategies[number].parts, **seconds))
+    return changed(number, parts=replace(photographs().strategies[number].parts, **seconds))
 
 
 def changed_round(number: int, **metrics: Any) -> Report:
-    first, *others = consistent().strategies[number].rounds
+    first, *others = photographs().strategies[number].rounds
     return changed(number, rounds=[replace(first, **metrics), *others])
 
 
 def changed_walls(number: int, wall: Callable[[int], float]) -> Report:
-    rounds = consistent().strategies[number].rounds
+    rounds = photographs().strategies[number].rounds
     return changed(
         number,
         rounds=[
@@ -52,28 +45,28 @@ def changed_walls(number: int, wall: Callable[[int], float]) -> Report:
 
 
 def changed_stage(number: int, **metrics: Any) -> Report:
-    report = consistent()
+    report = photographs()
     stages = list(report.stages)
     stages[number] = replace(stages[number], **metrics)
     return replace(report, stages=stages)
 
 
 def broken_by(name: str) -> list[Check]:
-    first, *others = consistent().checks
+    first, *others = photographs().checks
     return [replace(first, held=False, broken_by={name: "other pixels"}), *others]
 
 
 def test_a_consistent_report_is_published() -> None:
-    assert list(contradictions(consistent())) == []
-    check_report(consistent())
+    assert list(contradictions(photographs())) == []
+    check_report(photographs())
 
 
 def test_a_disqualified_strategy_with_its_reason_is_no_contradiction() -> None:
-    check_report(replace(consistent(), checks=broken_by("async-presaved")))
+    check_report(replace(photographs(), checks=broken_by("async-presaved")))
 
 
 def test_if_the_whole_source_was_measured_rounds_are_not_scaled() -> None:
-    report = consistent()
+    report = photographs()
     reference = report.strategies[0].parts.wall_seconds
     strategies = []
     for each in report.strategies:
@@ -86,12 +79,12 @@ def test_if_the_whole_source_was_measured_rounds_are_not_scaled() -> None:
 
 def test_a_slow_start_that_counts_less_in_a_whole_epoch_is_no_contradiction() -> None:
     # Measured it was slower than the reference, as workers took a second to start; of a whole epoch that is little.
-    slower = [replace(each, wall_seconds=each.wall_seconds * 1.5) for each in consistent().strategies[1].rounds]
+    slower = [replace(each, wall_seconds=each.wall_seconds * 1.5) for each in photographs().strategies[1].rounds]
     check_report(changed(1, rounds=slower))
 
 
 def test_one_batch_that_was_measured_may_be_scaled_to_the_whole_source() -> None:
-    check_report(replace(consistent(), measured_records=64))
+    check_report(replace(photographs(), measured_records=64))
 
 
 CHANGES: dict[str, tuple[Callable[[], Report], str]] = {
@@ -150,12 +143,12 @@ CHANGES: dict[str, tuple[Callable[[], Report], str]] = {
         "async-raw: the ratio 0.7 is outside its interval 0.75 to 0.8",
     ),
     "a ratio of other rounds": (
-        lambda: changed(1, ratio=replace(consistent().strategies[1].ratio, count=8)),
+        lambda: changed(1, ratio=replace(photographs().strategies[1].ratio, count=8)),
         "async-raw: its ratio has 8 rounds, but 9 were measured together with raw",
     ),
     "no ratio": (lambda: changed(1, ratio=None), "async-raw: it has no ratio, but the reference is raw"),
     "a cost without a store": (
-        lambda: changed(1, presaving=consistent().strategies[2].presaving),
+        lambda: changed(1, presaving=photographs().strategies[2].presaving),
         "async-raw: it has a cost of presaving, but its stage is None",
     ),
     "a store without a cost": (lambda: changed(2, presaving=None), "presaved: it has no cost of presaving"),
@@ -168,24 +161,24 @@ CHANGES: dict[str, tuple[Callable[[], Report], str]] = {
         "raw: it has a ratio, but the reference is raw",
     ),
     "more records than there are": (
-        lambda: replace(consistent(), measured_records=2001),
+        lambda: replace(photographs(), measured_records=2001),
         "2001 of 2000 records were measured",
     ),
-    "no records": (lambda: replace(consistent(), measured_records=0), "0 of 2000 records were measured"),
+    "no records": (lambda: replace(photographs(), measured_records=0), "0 of 2000 records were measured"),
     "fewer rounds than there are": (
-        lambda: changed(0, rounds=consistent().strategies[0].rounds[:3]),
+        lambda: changed(0, rounds=photographs().strategies[0].rounds[:3]),
         "async-raw: it has rounds [0, 1, 2, 3, 4, 5, 6, 7, 8] of 3",
     ),
     "a rule that is missing": (
-        lambda: replace(consistent(), checks=consistent().checks[1:]),
+        lambda: replace(photographs(), checks=photographs().checks[1:]),
         "rule 'samples' is not in the report",
     ),
     "a broken rule that is said to have held": (
-        lambda: replace(consistent(), checks=[replace(each, held=True) for each in broken_by("async-raw")]),
+        lambda: replace(photographs(), checks=[replace(each, held=True) for each in broken_by("async-raw")]),
         "rule 'samples': it was broken by async-raw, but held is True",
     ),
     "a rule that was broken by something else": (
-        lambda: replace(consistent(), checks=broken_by("turbo")),
+        lambda: replace(photographs(), checks=broken_by("turbo")),
         "rule 'samples': it was broken by turbo, which is not a strategy",
     ),
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,24 @@ def rank_sample(loads: list[float], steps: list[float], others: list[float]) -> 
     metrics = times.metrics
     sample = make_sample(cpu_seconds=1.0, read_nbytes=7, other_processes=0.5)
     return replace(sample, epoch=metrics, steps=StepTimes(began, done))
+
+
+# Of a sample of several ranks, that of the one that held the others up.
+OF_THE_STRAGGLER = {"stalls", "compute_alone", "harness", "peak_memory", "steal", "frequencies", "device", "timeline"}
+OF_THE_STRAGGLER |= {"etl_cpu_seconds", "loading_waits", "transfer", "walls"}
+OF_THE_FIRST = {"device", "compute_seconds"}
+
+
+@pytest.mark.parametrize(
+    ("join", "kind", "of_one"),
+    [(join_samples, Sample, OF_THE_STRAGGLER), (join_checks, CheckedEpoch, OF_THE_FIRST)],
+)
+def test_what_is_measured_of_each_rank_is_joined_or_that_of_one_on_purpose(
+    join: Any, kind: Any, of_one: set[str]
+) -> None:
+    [returned] = [each.value for each in ast.walk(ast.parse(inspect.getsource(join))) if isinstance(each, ast.Return)]
+    assert isinstance(returned, ast.Call)
+    assert {each.arg for each in returned.keywords} == {each.name for each in fields(kind)} - of_one
 
 
 def test_the_straggler_is_the_rank_that_the_others_wait_for() -> None:

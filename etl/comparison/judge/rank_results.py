@@ -5,10 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 # Ranks that wait for others for a smaller share of the epoch than this have no straggler.
 STRAGGLING = 0.02
@@ -31,7 +27,7 @@ class RankResult:
     host_wait_seconds : float
         Time in which its training loop waited for batches.
     first_batch_seconds : float
-        Stall before its first batch, which is part of its stall.
+        Stall in its start-up, before as many batches as may be in flight; part of its stall.
     compute_seconds : float
         Its training steps, without waiting for other ranks if that is known.
     rank_wait_seconds : float or None

@@ -159,7 +159,8 @@ def make_notes(measured: Measurements) -> list[str]:
     if scale.measured < scale.records:
         found.append(
             f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random. Times are scaled to all "
-            "records: the first batch counts once, and the time of all other batches grows with their number."
+            "records: the first batches, which are the start-up, count once, and the time of the others grows with "
+            "their number."
         )
     for candidate in measured.compared:
         found += _user_loader_notes(measured, candidate)

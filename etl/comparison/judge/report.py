@@ -20,6 +20,7 @@ from etl.comparison.request.answers import SplitProfile, StageProfile
 from etl.measuring.statistics import Interval, Outcome
 from etl.runtime.audit import Audit
 
+# Raised if a field is renamed, removed or means something else; not for a new one.
 SCHEMA_VERSION = 8
 
 
@@ -65,7 +66,7 @@ class Losses(Section["StrategyResult"]):
     Attributes
     ----------
     start_up_seconds : float
-        Stall before the first batch.
+        Stall in the start-up: before the first batches, as many as may be in flight.
     storage_seconds : float or None
         Later stalls in which data were waited for, from a disk or a network: no thread that loads used a CPU, or was
         ready to. None if it is unknown.
@@ -266,7 +267,7 @@ class StrategyResult(Section["ReportData"]):
     host_wait_seconds : float
         Time in which the training loop waited for batches; without a device this equals the stall.
     first_batch_seconds : float
-        Stall before the first batch, which is part of the stall of the epoch.
+        Stall in the start-up, before as many batches as may be in flight; part of the stall of the epoch.
     stall_tails : StallTails
         Stalls before single batches.
     losses : Losses
@@ -426,7 +427,7 @@ class StageResult(Section["ReportData"]):
 
 @dataclass(frozen=True)
 class ProfileResult:
-    """Profile of the raw pipeline, measured before any strategy.
+    """Profile of the raw pipeline, measured before the rounds.
 
     Attributes
     ----------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +46,7 @@ class SplitProfile:
 
 @dataclass(frozen=True)
 class PipelineProfile(JsonValues):
-    """Profile of the raw pipeline, measured before any strategy.
+    """Profile of the raw pipeline, measured before the rounds.
 
     Attributes
     ----------
@@ -281,3 +281,14 @@ class AuditedSample(Sample):
     """A sample with an audit of each runtime setting of its process; with none, unless it also loads alone."""
 
     runtime: list[Audit] = field(default_factory=list)
+
+
+def audited(answer: JsonValues, policies: Sequence[Any]) -> JsonValues:
+    """Return `answer`, if it is a sample with an audit of the runtime policies that are in force.
+
+    An audit takes a tenth of a second, so the samples of the first round have one: those that also load alone.
+    """
+    if not isinstance(answer, Sample):
+        return answer
+    audits = [] if answer.etl_alone is None else [each.audit() for each in policies]
+    return AuditedSample(**vars(answer), runtime=audits)

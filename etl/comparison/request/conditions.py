@@ -36,7 +36,7 @@ class Conditions(JsonValues):
         `HeapPolicy` and `GcPolicy` of every process. With heap policies other than "retain", the speed of compute
         depends on where the heap of its process happens to end.
     seed : int
-        Seed for shuffling, initial weights and the order of rounds.
+        Seed for shuffling and initial weights.
     """
 
     batch_size: int = 32

@@ -1,4 +1,4 @@
-"""Settings of a comparison, the candidates that they name, and the threads of a candidate."""
+"""Settings of a comparison, and checks of them."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class ComparisonRounds:
 
     @contextmanager
     def _begin(self, number: int) -> Iterator[None]:  # noqa: ARG002 - all rounds begin alike
-        """Start a new server: samples from one server share its memory layout, so they are a single repetition."""
+        """Take a new server: samples from one server share its memory layout, so they are a single repetition."""
         try:
             self._processes.renew()
         except MeasurementError as error:

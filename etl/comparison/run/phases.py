@@ -143,6 +143,39 @@ class _Comparison:
         preparation.raise_if_all_failed()
         return {each: Pace.of(self._checks[each], pilots.get(each)) for each in compared if preparation.can_run(each)}
 
+    def _check(self, processes: MeasuringProcesses) -> None:
+        """Digest an untimed epoch of each candidate, and train on its first batches."""
+        workload, own = self._workload, self._preparation.own
+        compute_threads = min(workload.threads(each).compute for each in own or self._candidates)
+        checked = [each for each in (*self._candidates, *self._loading_only) if self._preparation.can_run(each)]
+        again = "whole" if workload.settings.ranks > 1 or not any(map(self._preparation.can_run, own)) else "begun"
+        counts = self._compute_counts()
+        for number, candidate in enumerate(checked):
+            self._progress("check", number, len(checked))
+            trains = candidate in self._candidates
+            asked = counts if trains and not candidate.is_foreign else []
+            with self._preparation.left_out(candidate, "when its epoch was checked"):
+                self._checks[candidate] = seen = processes.check(candidate, compute_threads, trains, again, asked)
+                workload.is_on_device = workload.is_on_device or seen.device not in ("cpu", "none")
+                if seen.compute_seconds:
+                    fastest = min(seen.compute_seconds, key=seen.compute_seconds.__getitem__)
+                    workload.plain_compute_threads, counts = int(fastest), []
+        self._preparation.raise_if_all_failed()
+        source = workload.source
+        if isinstance(source, UserLoaderSource) and self._settings.epoch_batches is None:
+            # The last batch of an epoch, whose records were guessed from its batches, may be incomplete.
+            source.count = max(each.content.samples for each in self._checks.values())
+            workload.select(source.count)
+            self._preparation.set_prepared_records(source.count)
+
+    def _compute_counts(self) -> list[int]:
+        """Return numbers of threads with which strategies that do not load ahead might compute fastest."""
+        own, settings = self._preparation.own, self._settings
+        is_plain = any(not each.is_ahead and each.setting("compute_threads") is None for each in own)
+        if not is_plain or settings.simulated_seconds is not None or settings.ranks > 1:
+            return []
+        return self._workload.compute_counts()
+
     def _with_splits(self) -> list[Candidate]:
         """Return the candidates that have more than one way to split their CPUs."""
         own = [each for each in self._preparation.own if self._preparation.can_run(each)]
@@ -179,39 +212,6 @@ class _Comparison:
             split: [each.seconds_per_batch for each in samples] for split, samples in taken.items() if samples
         }
         return taken[chosen][-1] if taken[chosen] else None
-
-    def _check(self, processes: MeasuringProcesses) -> None:
-        """Digest an untimed epoch of each candidate, and train on its first batches."""
-        workload, own = self._workload, self._preparation.own
-        compute_threads = min(workload.threads(each).compute for each in own or self._candidates)
-        checked = [each for each in (*self._candidates, *self._loading_only) if self._preparation.can_run(each)]
-        again = "whole" if workload.settings.ranks > 1 or not any(map(self._preparation.can_run, own)) else "begun"
-        counts = self._compute_counts()
-        for number, candidate in enumerate(checked):
-            self._progress("check", number, len(checked))
-            trains = candidate in self._candidates
-            asked = counts if trains and not candidate.is_foreign else []
-            with self._preparation.left_out(candidate, "when its epoch was checked"):
-                self._checks[candidate] = seen = processes.check(candidate, compute_threads, trains, again, asked)
-                workload.is_on_device = workload.is_on_device or seen.device not in ("cpu", "none")
-                if seen.compute_seconds:
-                    fastest = min(seen.compute_seconds, key=seen.compute_seconds.__getitem__)
-                    workload.plain_compute_threads, counts = int(fastest), []
-        self._preparation.raise_if_all_failed()
-        source = workload.source
-        if isinstance(source, UserLoaderSource) and self._settings.epoch_batches is None:
-            # The last batch of an epoch, whose records were guessed from its batches, may be incomplete.
-            source.count = max(each.content.samples for each in self._checks.values())
-            workload.select(source.count)
-            self._preparation.set_prepared_records(source.count)
-
-    def _compute_counts(self) -> list[int]:
-        """Return numbers of threads with which strategies that do not load ahead might compute fastest."""
-        own, settings = self._preparation.own, self._settings
-        is_plain = any(not each.is_ahead and each.setting("compute_threads") is None for each in own)
-        if not is_plain or settings.simulated_seconds is not None or settings.ranks > 1:
-            return []
-        return self._workload.compute_counts()
 
     def _measure(self, processes: MeasuringProcesses, recipes: Mapping[Candidate, Recipe]) -> ComparisonRounds:
         wanted = self._settings.rounds or USUAL_ROUNDS

@@ -74,7 +74,7 @@ class Workload(Work):
         A strategy that reads a store is one candidate per format, unless its settings name one.
         """
         chosen: list[Candidate] = []
-        for candidate in self._requested():
+        for candidate in self._given():
             if candidate.is_presaved:
                 formats = self.settings.formats if candidate.format is None else (candidate.format,)
                 stage = candidate.stage or self.presave_stage
@@ -90,12 +90,12 @@ class Workload(Work):
         """
         if not self.settings.stages:
             return []
-        presaved = [each.origin for each in self._requested() if each.is_presaved][-1:]
+        presaved = [each.origin for each in self._given() if each.is_presaved][-1:]
         return [
             replace(each, format=self.settings.formats[0], stage=stage) for each in presaved for stage in self.stages
         ]
 
-    def _requested(self) -> list[Candidate]:
+    def _given(self) -> list[Candidate]:
         configured = self.settings.configured
         parsed = map(Candidate.parse, self.settings.strategies)
         return [each.with_settings(configured.get(each.name, {})) for each in parsed]

@@ -240,7 +240,7 @@ def metrics_table(report: ReportData) -> list[MetricGroup]:
                     "the device does not compute; the sum of the six rows below",
                     lambda r: r.losses.lost_seconds,
                 ),
-                lost("start-up", "the stall before the first batch", lambda r: r.losses.start_up_seconds),
+                lost("start-up", "the stall before the first batches", lambda r: r.losses.start_up_seconds),
                 lost(
                     "storage",
                     "later stalls in which no thread that loads used a CPU or was ready to: data were waited for",

@@ -9,12 +9,14 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
+from etl.comparison.request.answers import audited
 from etl.comparison.request.loader_request import task_of
 from etl.comparison.request.measuring_request import MeasuringRequest
 from etl.comparison.request.settings import Settings
 from etl.comparison.request.work import Work
 from etl.comparison.worker import user_loader
 from etl.comparison.worker.make_compute import is_on_device, make_compute, modules_of
+from etl.comparison.worker.untimed import check_epoch, take_loading_sample, take_tuning_sample
 from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
 from etl.kernels import load_kernels
@@ -59,8 +61,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 
 def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonValues:
     """Do what is asked, and return the result."""
-    from etl.comparison.worker import builtin, profile
-    from etl.comparison.worker.untimed import check_epoch, take_loading_sample, take_tuning_sample
+    from etl.comparison.worker import builtin, profile  # which `prepare` has imported in a drawn order
 
     # Every strategy gets the same CPUs.
     os.sched_setaffinity(0, asked.affinity)
@@ -83,7 +84,7 @@ def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonVal
         policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
         task = task_of(asked.loader, work.task_source, lambda: work.pipeline)
         answered = user_loader.answer(asked, asked.loader, task, functools.partial(make_compute, work))
-        return user_loader.audited(answered, policies)
+        return audited(answered, policies)
     if asked.action == "timeline":
         return builtin.trace_epoch(work, asked.candidate, asked.threads)
     policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
@@ -95,7 +96,7 @@ def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonVal
         return take_loading_sample(loading)
     if asked.action == "tune":
         return take_tuning_sample(loading, asked.recipe)
-    return user_loader.audited(take_sample(loading, asked.recipe), policies)
+    return audited(take_sample(loading, asked.recipe), policies)
 
 
 def _policies(work: Work) -> list[Policy]:

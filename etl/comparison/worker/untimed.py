@@ -1,4 +1,4 @@
-"""Measurements of one way to load, in the process that loads, besides samples: a checked epoch and a short try.
+"""Measurements of one way to load, in the process that loads, beside its samples: a checked epoch and short tries.
 
 The environment of another library's loader needs no more than numpy, psutil and xxhash for this module.
 """

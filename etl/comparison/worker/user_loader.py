@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from etl.comparison.request.answers import AuditedSample, FirstTry, TriedLoader, WrittenStore
+from etl.comparison.request.answers import FirstTry, TriedLoader, WrittenStore, audited
 from etl.comparison.request.loader_request import UserLoader, files_below, task_of
 from etl.comparison.request.measuring_request import MeasuringRequest
 from etl.comparison.worker.make_compute import make_plain_compute
@@ -30,7 +30,7 @@ from etl.images.settings import take_over
 from etl.measuring.epochs import Compute, MeasuredLoader
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
-from etl.measuring.sample import Sample, take_sample
+from etl.measuring.sample import take_sample
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime.gc_policy import GcPolicy
@@ -151,17 +151,6 @@ def answer(
         return take(loading, asked.recipe)
     finally:
         end_processes()
-
-
-def audited(answered: JsonValues, policies: Sequence[Any]) -> JsonValues:
-    """Return `answered`, if it is a sample with an audit of the runtime policies that are in force.
-
-    An audit takes a tenth of a second, so the samples of the first round have one: those that also load alone.
-    """
-    if not isinstance(answered, Sample):
-        return answered
-    audits = [] if answered.etl_alone is None else [each.audit() for each in policies]
-    return AuditedSample(**vars(answered), runtime=audits)
 
 
 def with_declared(tried: TriedLoader, function: Callable[..., Any], task: Task) -> TriedLoader:
