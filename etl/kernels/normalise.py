@@ -7,14 +7,13 @@ from types import ModuleType
 
 import numpy as np
 
-from presave import mapped_rows
-from presave.compiled import Compiled
+from etl.kernels.compiled import Compiled
 
 KERNELS = ("auto", "numba", "numpy")
 CHANNELS = 3
 
 # Takes the arguments of `normalise_rows`.
-NormaliseRows = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], None]
+NormaliseRows = Callable[[np.ndarray, np.ndarray, bool, np.ndarray, np.ndarray, np.ndarray, np.ndarray], None]
 
 
 def find_normalise_rows(kernel: str = "auto") -> NormaliseRows:
@@ -39,18 +38,23 @@ def find_normalise_rows(kernel: str = "auto") -> NormaliseRows:
 
 
 def load_kernels() -> bool:
-    """Wait until the compiled loops are loaded; return False if numba is not installed, or cannot be used.
+    """Wait until the compiled loop is loaded; return False if numba is not installed, or cannot be used.
 
-    Call it before a measurement, or in a server before it forks. Without this call, the loops load in the background
+    Call it before a measurement, or in a server before it forks. Without this call, it loads in the background
     during the first batches.
     """
-    for compiled in (_COMPILED, mapped_rows.COMPILED):
-        compiled.wait()
+    _COMPILED.wait()
     return _COMPILED.module is not None
 
 
 def normalise_rows(
-    images: np.ndarray, rows: np.ndarray, out: np.ndarray, slots: np.ndarray, offset: np.ndarray, scale: np.ndarray
+    images: np.ndarray,
+    rows: np.ndarray,
+    flip: bool,
+    out: np.ndarray,
+    slots: np.ndarray,
+    offset: np.ndarray,
+    scale: np.ndarray,
 ) -> None:
     """Write `(images[rows] - offset) * scale` into `out[slots]`, channels first, with numpy.
 
@@ -60,6 +64,8 @@ def normalise_rows(
         Pixels.
     rows : int64 array of shape (count,)
         Indices into `images`.
+    flip : bool
+        Flip each image left to right.
     out : float32 array of shape (batch, 3, height, width)
         Receives the results.
     slots : int64 array of shape (count,)
@@ -72,7 +78,7 @@ def normalise_rows(
         image = out[slot]
         # Converted first: a subtraction of mixed types goes through numpy's buffers, which took 1.3 times as long. The
         # passes after it find the image in the cache (benchmarks/gather.py).
-        image[...] = images[row].transpose(2, 0, 1)
+        image[...] = images[row, :, :: -1 if flip else 1].transpose(2, 0, 1)
         np.subtract(image, offset, out=image)
         np.multiply(image, scale, out=image)
 

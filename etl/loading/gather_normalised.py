@@ -75,5 +75,5 @@ def gather_normalised(
     normalise_rows = find_normalise_rows(kernel)
     offset, scale = normalise.offset.reshape(-1), normalise.scale.reshape(-1)
     for images, rows, slots in store.rows_by_shard("features", indices):
-        normalise_rows(images, rows, out, slots, offset, scale)
+        normalise_rows(images, rows, False, out, slots, offset, scale)
     return out

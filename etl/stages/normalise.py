@@ -64,9 +64,11 @@ class Normalise:
         check_shape("features", features.shape, out)
         if features.dtype == np.uint8 and len(features) == CHANNELS and out.flags.c_contiguous:
             # One pass over the pixels in the memory order of an image costs a tenth of two passes over transposed ones.
-            pixels = np.ascontiguousarray(features.transpose(1, 2, 0))
+            pixels = features.transpose(1, 2, 0)
+            flip = pixels.strides[1] < 0  # a view that RandomFlip made
+            pixels = np.ascontiguousarray(pixels[:, ::-1] if flip else pixels)
             pixels.flags.writeable = False
-            find_normalise_rows()(pixels[np.newaxis], _ONLY_ROW, out[np.newaxis], _ONLY_ROW, *self._rows)
+            find_normalise_rows()(pixels[np.newaxis], _ONLY_ROW, flip, out[np.newaxis], _ONLY_ROW, *self._rows)
             return
         # Two passes over one image, which stays in the cache between them.
         np.subtract(features, self.offset, out=out)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import presave
 from etl.kernels import find_normalise_rows
 from etl.loading import store_loader
 from etl.stages import ChannelsFirst, Normalise
+from etl.stages import normalise as normalise_stage
 
 PIPELINE = etl.image_pipeline((9, 7))
 # 40 photographs in shards of 9, so that a shuffled batch spreads over several.
@@ -64,9 +66,8 @@ def store_of_any_format(
 
 
 def expected_bits(images: np.ndarray, normalise: Normalise) -> np.ndarray:
-    """What the stages make of each image, as integers: equal bits, not only equal numbers."""
-    finished = [normalise(ChannelsFirst()({"features": image}))["features"] for image in images]
-    return np.array(finished, np.float32).reshape(len(images), 3, *images.shape[1:3]).view(np.uint32)
+    """What numpy makes of each image, as integers: equal bits, not only equal numbers."""
+    return ((images.transpose(0, 3, 1, 2).astype(np.float32) - normalise.offset) * normalise.scale).view(np.uint32)
 
 
 channel_means = st.tuples(*[st.floats(-2, 2)] * 3)
@@ -83,11 +84,13 @@ def test_both_kernels_give_the_bits_of_the_stages_in_any_order_and_place(
     images.flags.writeable = False  # as a store gives them
     rows = data.draw(hnp.arrays(np.int64, st.integers(0, 8), elements=st.integers(0, count - 1)))
     slots = np.array(data.draw(st.permutations(range(len(rows)))), np.int64)
-    normalise = Normalise(mean, std)
+    normalise, flip = Normalise(mean, std), data.draw(st.booleans())
+    expected = expected_bits(images[rows, :, :: -1 if flip else 1], normalise)
     for kernel in ("numba", "numpy"):
         out = np.full((len(rows) + 1, 3, height, width), -7, np.float32)
-        find_normalise_rows(kernel)(images, rows, out, slots, normalise.offset.reshape(-1), normalise.scale.reshape(-1))
-        np.testing.assert_array_equal(out[slots].view(np.uint32), expected_bits(images[rows], normalise))
+        constants = normalise.offset.reshape(-1), normalise.scale.reshape(-1)
+        find_normalise_rows(kernel)(images, rows, flip, out, slots, *constants)
+        np.testing.assert_array_equal(out[slots].view(np.uint32), expected)
         assert (out[len(rows)] == -7).all()  # the place that no record was to go to
 
 
@@ -100,9 +103,37 @@ def test_every_pixel_value_is_normalised_as_by_the_stages(mean: tuple[float, ...
     for kernel in ("numba", "numpy"):
         out = np.empty((1, 3, 16, 16), np.float32)
         find_normalise_rows(kernel)(
-            images, first, out, first, normalise.offset.reshape(-1), normalise.scale.reshape(-1)
+            images, first, False, out, first, normalise.offset.reshape(-1), normalise.scale.reshape(-1)
         )
         np.testing.assert_array_equal(out.view(np.uint32), expected_bits(images, normalise))
+
+
+VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "a crop": lambda pixels: pixels[2:9, 3:7],
+    "a flip": lambda pixels: pixels[:, ::-1],
+    "a flipped crop": lambda pixels: pixels[1:6, 2:9][:, ::-1],
+    "turned upside down": lambda pixels: pixels[::-1],
+    "every second column": lambda pixels: pixels[:, ::-2],
+    "other channels first": lambda pixels: pixels[:, ::-1, ::-1],
+    "one column": lambda pixels: pixels[:, 3:4][:, ::-1],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("are_loaded", [False, True])
+def test_the_stage_gives_the_bits_of_numpy_for_any_view(
+    view: str, are_loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_normalise_rows("numba")
+    monkeypatch.setattr(
+        normalise_stage, "find_normalise_rows", partial(find_normalise_rows, ("numpy", "numba")[are_loaded])
+    )
+    pixels = VIEWS[view](np.random.default_rng(0).integers(0, 256, (11, 10, 3), dtype=np.uint8))
+    before = pixels.copy()
+    found = Normalise()(ChannelsFirst()({"features": pixels}))["features"]
+    np.testing.assert_array_equal(found.view(np.uint32), expected_bits(pixels[None], Normalise())[0])
+    np.testing.assert_array_equal(pixels, before)
+    assert pixels.flags.writeable
 
 
 @pytest.mark.parametrize("kernel", ["auto", "numba", "numpy"])
