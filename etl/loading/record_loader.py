@@ -17,7 +17,7 @@ from etl.stages.cursor import COLLATING, READING, Cursor
 from etl.stages.dtypes import is_floating
 from etl.stages.fields import batch_fields, flatten
 from etl.stages.pipeline import Pipeline
-from etl.stages.rng import RecordRng
+from etl.stages.rng import LoaderRng
 from presave import Record, forks
 from presave.errors import is_fault_of_record
 from presave.thread_safety import is_thread_safe
@@ -65,7 +65,7 @@ class RecordLoader:
         self._read_rows = read_rows
         self._pipeline = pipeline
         self._dtype = dtype
-        self._seed = seed
+        self._rng = LoaderRng(seed)
         self._on_error = on_error
         self._padder = padder
         # A record may be overwritten when the next one is read, by a data set that uses a buffer again.
@@ -102,6 +102,8 @@ class RecordLoader:
         # Bound by the pipeline: benchmarks/end_to_end.py measures it as `raw`.
         skipped: dict[int, RecordError] = {}
         source, pipeline, padder, casts = self._source, self._pipeline, self._padder, self._dtype is not None
+        rng = self._rng
+        rng.epoch = epoch
         read_row = None if self._read_rows is None else self._read_rows(indices, False)
         for row, index in enumerate(indices.tolist()):
             record = done = None  # freed before the next one is read
@@ -117,7 +119,7 @@ class RecordLoader:
             try:
                 if done is None:
                     record = source[index] if read_row is None else read_row(row)
-                    rng = RecordRng(self._seed, epoch, index) if pipeline.is_random else None
+                    rng.record = index
                     if padder is None:
                         pipeline.write_into(record, out, row, rng, cursor, casts)
                         continue
@@ -161,7 +163,8 @@ class RecordLoader:
             cursor.record, cursor.stage = index, READING
             try:
                 record = self._source[index] if read_row is None else read_row(row)
-                record = self._pipeline.run(record, RecordRng(self._seed, epoch, index), cursor)
+                self._rng.epoch, self._rng.record = epoch, index
+                record = self._pipeline.run(record, self._rng, cursor)
                 cursor.stage = COLLATING
                 record = flatten(record)
                 finished[index] = {name: np.array(each) for name, each in record.items()} if self._copies else record

@@ -13,7 +13,7 @@ import numpy as np
 
 from etl.stages.collate import FieldError, write_record
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
-from etl.stages.rng import RecordRng
+from etl.stages.rng import LoaderRng, RecordRng
 from etl.stages.stage import AnyStage, describe_stage, is_random, stage_name
 from presave import Record
 
@@ -86,14 +86,14 @@ class Pipeline:
         except Exception as error:
             raise StageError(self.name_at(cursor.stage)) from error
 
-    def run(self, record: Record, rng: RecordRng | None, cursor: Cursor) -> Record:
+    def run(self, record: Record, rng: RecordRng | LoaderRng | None, cursor: Cursor) -> Record:
         """Return `record` after all stages. An error of a stage is raised unchanged.
 
         Parameters
         ----------
         record : mapping
             The record as it was read.
-        rng : RecordRng or None
+        rng : RecordRng, LoaderRng or None
             Seeds random stages.
         cursor : Cursor
             Set to the place of each stage before it runs, so that after an error it is at the stage that failed.
@@ -108,7 +108,7 @@ class Pipeline:
         record: Record,
         out: Mapping[str, np.ndarray],
         row: int,
-        rng: RecordRng | None,
+        rng: RecordRng | LoaderRng | None,
         cursor: Cursor,
         casts: bool = True,
     ) -> None:
@@ -125,7 +125,7 @@ class Pipeline:
             One array for each field, named as `etl.stages.fields.flatten` names them.
         row : int
             The row to write.
-        rng : RecordRng or None
+        rng : RecordRng, LoaderRng or None
             Seeds random stages.
         cursor : Cursor
             Set to the place of each stage before it runs, so that after an error it is at the stage that failed.
@@ -239,7 +239,7 @@ class _Step:
     write_into: Any
     written_dtype: np.dtype | None
 
-    def generator(self, rng: RecordRng | None) -> np.random.Generator:
+    def generator(self, rng: RecordRng | LoaderRng | None) -> np.random.Generator:
         """Return the generator that the stage is called with."""
         assert rng is not None, self.name  # noqa: S101 - an iterator makes one, and a call asks for one
         return rng.generator(self.place)

@@ -29,7 +29,7 @@ class Stage(Protocol):
     - `fixes_size = True`: the features of all records have the same size after the stage.
     - `changes_length = True`: the stage may change the size of a field's first axis.
     - `is_random = True`: the stage is called with the record and a `numpy.random.Generator`, seeded by seed, epoch,
-      record and the stage's place in the pipeline.
+      record and the stage's place in the pipeline. It must not keep the generator, which then serves others.
     - `written_dtype` and `write_into(features, out)`: the stage can write features of that dtype straight into a batch.
       A random stage takes the generator as a third argument.
     - `fingerprint_kind`: a name that replaces the class in fingerprints, so that stores stay valid if the class is

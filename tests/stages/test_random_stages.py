@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 
 import etl
@@ -24,6 +28,7 @@ from etl.stages import (
     RecordRng,
     Resize,
 )
+from etl.stages.rng import LoaderRng
 
 AUGMENT = etl.Pipeline(
     [
@@ -118,6 +123,30 @@ def test_draws_are_what_they_were_when_runs_were_begun() -> None:
         479415053854723494,
         8851612858779230248,
     ]
+
+
+NUMBERS = st.integers(0, 2**64 - 1)
+
+
+@given(NUMBERS, st.lists(st.tuples(NUMBERS, NUMBERS, st.integers(0, 99), st.integers(0, 5)), max_size=5))
+def test_a_loader_draws_the_same_with_one_generator(seed: int, asked: list[tuple[int, int, int, int]]) -> None:
+    loader = pickle.loads(pickle.dumps(LoaderRng(seed)))
+    for epoch, record, place, drawn in asked:
+        loader.epoch, loader.record = epoch, record
+        one, other = loader.generator(place), RecordRng(seed, epoch, record).generator(place)
+        # Of 32 bits, half of what the generator draws is left for the next.
+        assert (
+            one.integers(1000, size=drawn, dtype=np.uint32).tolist()
+            == other.integers(1000, size=drawn, dtype=np.uint32).tolist()
+        )
+        assert (one.random(), int(one.integers(7))) == (other.random(), int(other.integers(7)))
+
+
+def test_threads_of_a_loader_do_not_share_a_generator() -> None:
+    loader = LoaderRng(1)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(loader.generator, 0).result()
+    assert other is not loader.generator(0)
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.25, 0.5, 1.0])
