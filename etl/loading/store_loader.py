@@ -18,6 +18,9 @@ from etl.stages.cursor import READING, Cursor
 from etl.stages.fields import batch_fields, unflatten
 from etl.stages.pipeline import READ, Pipeline
 from presave import Record
+from presave.shard_formats.arrays import SMALL_ROW_NBYTES
+
+_NO_ROW = np.empty(0)
 
 
 def choose_loader(
@@ -119,6 +122,8 @@ class StoreRecords:
         self._store = store
         self._fields = batch_fields(store.fields)
         self._has_tuples = list(unflatten(dict.fromkeys(self._fields))) != self._fields
+        # Large rows of a memory map are read where they lie: a stage that crops them needs only a part.
+        self._viewed = [name for name in self._fields if store.is_mapped and _is_large(store.fields[name])]
         self._buffers = _Buffers()
 
     def __len__(self) -> int:
@@ -127,13 +132,24 @@ class StoreRecords:
     def read_rows(self, indices: np.ndarray, lasting: bool) -> Callable[[int], Record]:
         """Gather the records `indices` at once, and return a function from row to record.
 
-        Unless `lasting`, the records are in a buffer of this thread that the next call overwrites.
+        Unless `lasting`, the records are in a buffer of this thread that the next call overwrites, or in a memory map.
         """
-        buffers = {name: None if lasting else self._buffer(name, len(indices)) for name in self._fields}
-        arrays = self._store.gather(indices, buffers)
+        viewed = [] if lasting else self._viewed
+        buffers = {
+            name: None if lasting else self._buffer(name, len(indices)) for name in self._fields if name not in viewed
+        }
+        gathered = self._store.gather(indices, buffers)
+        arrays = {name: self._views(name, indices) if name in viewed else gathered[name] for name in self._fields}
         if self._has_tuples:
             return lambda row: unflatten({name: array[row] for name, array in arrays.items()})
         return lambda row: {name: array[row] for name, array in arrays.items()}
+
+    def _views(self, name: str, indices: np.ndarray) -> list[np.ndarray]:
+        views = [_NO_ROW] * len(indices)
+        for array, rows, slots in self._store.rows_by_shard(name, indices):
+            for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
+                views[slot] = array[row]
+        return views
 
     def _buffer(self, name: str, records: int) -> np.ndarray | None:
         """Return memory to gather a field into; None for a ragged field, whose size differs each time."""
@@ -146,6 +162,10 @@ class StoreRecords:
 
     def __reduce__(self) -> tuple[type[StoreRecords], tuple[presave.Store]]:
         return StoreRecords, (self._store,)
+
+
+def _is_large(field: presave.Field) -> bool:
+    return not field.is_ragged and field.empty(1).nbytes > SMALL_ROW_NBYTES
 
 
 class _Buffers(threading.local):

@@ -174,3 +174,26 @@ def test_a_store_of_many_shards_leaves_descriptors_for_the_workers(
     ):
         for _ in range(2):
             assert sorted(label for batch in batches for label in batch.labels.tolist()) == list(range(200))
+
+
+@pytest.mark.parametrize("format", presave.formats())
+def test_a_stage_gets_large_rows_where_they_lie_in_a_memory_map(tmp_path: Path, format: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 40, 36, 3), dtype=np.uint8)
+    seen: list[np.ndarray] = []
+
+    def look(record: etl.Record) -> etl.Record:
+        seen.append(record["features"])
+        return {**record, "features": record["features"][:8, :8].copy()}
+
+    records = [{"features": each, "label": number} for number, each in enumerate(pixels)]
+    pipeline = etl.Pipeline([look])
+    split = pipeline.split("read")
+    with presave.write(
+        tmp_path / "store", etl.records(records, split[0]), format=format, shard_nbytes=5 * 4320
+    ) as store:
+        assert len(store.manifest.shards) > 1 or not store.is_mapped
+        batches = list(etl.PresavedIterator(store, split[1], 6, shuffle=True))
+        for batch in batches:
+            np.testing.assert_array_equal(batch.features, pixels[batch.labels][:, :8, :8])
+        for row in seen[2:]:  # the first one was loaded to plan the batch, and is kept
+            assert row.flags.writeable is not store.is_mapped
