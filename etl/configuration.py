@@ -37,10 +37,9 @@ from etl.runtime.resources import available_cpus
 from etl.sources import MapDataset, open_source
 from etl.sources.identity import digest_difference, source_digests, store_digests
 from etl.sources.named import is_source_name
-from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
 from etl.stages.pipeline import Pipeline
-from etl.stages.presets import default_split, open_pipeline
+from etl.stages.presets import PRESET_DECODERS, default_split, open_pipeline
 from etl.strategies import Strategy
 from etl.strategies.task import NAMES, Task
 from presave.files import UNFINISHED, usual_mode, write_atomically
@@ -400,7 +399,7 @@ class Configuration:
                 self._text("data", key, getattr(self, key))
         if self.pipeline is not None and not is_function_name(self.pipeline):
             raise ValueError(f"{self._place('data', 'pipeline')}give package.module:function, not {self.pipeline!r}")
-        self._choice("data", "decoder", self.decoder, tuple(DECODERS))
+        self._choice("data", "decoder", self.decoder, PRESET_DECODERS)
         if self.size is not None:
             self._whole("data", "size", self.size, 1)
         for key, value in self.table_options.items():
@@ -436,7 +435,7 @@ class Configuration:
                     f"{self._place('settings', name)}{self.strategy} does not load ahead; leave it out, or add "
                     'workers = "thread"'
                 )
-        choices = {"decoder": tuple(DECODERS), "workers": ("thread", "process"), "format": presave.formats()}
+        choices = {"decoder": PRESET_DECODERS, "workers": ("thread", "process"), "format": presave.formats()}
         for name, allowed in choices.items():
             if name in settings:
                 self._choice("settings", name, settings[name], allowed)

@@ -11,8 +11,8 @@ from etl.comparison.request.settings import BACKENDS, CACHES
 from etl.configuration import SIZE
 from etl.runtime.gc_policy import KINDS as COLLECTORS
 from etl.runtime.heap_policy import KINDS as HEAPS
-from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
+from etl.stages.presets import PRESET_DECODERS
 
 # Values of arguments that are left out, unless a configuration has others.
 DEFAULTS = {"batch_size": 32, "dtype": "float32", "size": SIZE, "decoder": "pillow"}
@@ -28,7 +28,7 @@ def add_data_arguments(data: Any) -> None:
     data.add_argument("--prefetch-size", type=int, default=2, metavar="N", help="batches loaded ahead (default: 2)")
     data.add_argument("--dtype", choices=tuple(DTYPES), help="dtype of features and weights (default: float32)")
     data.add_argument("--size", type=int, help="side of the images in pixels (default: 224)")
-    data.add_argument("--decoder", choices=tuple(DECODERS), help="default: pillow")
+    data.add_argument("--decoder", choices=PRESET_DECODERS, help="default: pillow")
     data.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
     data.add_argument(
         "--python",

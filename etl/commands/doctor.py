@@ -17,8 +17,8 @@ from etl.commands.output import PlainConsole, deliver, live_progress, output_pat
 from etl.commands.source_arguments import SOURCES, add_source_arguments, source_options
 from etl.comparison.request.settings import BACKENDS, Settings
 from etl.measuring.structure import describe
-from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
+from etl.stages.presets import PRESET_DECODERS
 from etl.temporary import temporary_folder
 from etl.training.backends import import_torch
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="float32")
     parser.add_argument("--backend", choices=BACKENDS, default="auto")
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
-    parser.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
+    parser.add_argument("--decoder", choices=PRESET_DECODERS, default="pillow")
     parser.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
     parser.add_argument("--batches", type=int, default=20, metavar="N", help="batches to train on (default: 20)")
     parser.add_argument(

@@ -22,8 +22,7 @@ from etl.configuration import SIZE, Configuration
 from etl.loading.records import Records, records
 from etl.sources import open_source
 from etl.sources.randomness import is_random
-from etl.stages import DECODERS
-from etl.stages.presets import default_split, open_pipeline
+from etl.stages.presets import PRESET_DECODERS, default_split, open_pipeline
 from presave.thread_safety import unopened
 
 THREADS = 2
@@ -47,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the last stage before storing (default: resize for images); `read` stores the encoded bytes as they are",
     )
     parser.add_argument("--size", type=int, help="side of the images in pixels (default: 224)")
-    parser.add_argument("--decoder", choices=tuple(DECODERS), help="default: pillow")
+    parser.add_argument("--decoder", choices=PRESET_DECODERS, help="default: pillow")
     parser.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
     parser.add_argument("--format", choices=presave.formats(), help=f"default: {presave.formats()[0]}")
     parser.add_argument("--compression", metavar="NAME", help="hdf5: gzip, lzf, zstd, blosc, blosc2 or lz4")

@@ -18,7 +18,7 @@ from presave.parallel_write import WORKER_PREPARATIONS
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 JPEG_FORMATS = ("JPEG", "MPO")
-SCAN_MARKER = bytes([0xFF, START_OF_SCAN])
+MARKER = 0xFF
 MIN_SCAN_NBYTES = 10
 # Most scans of a JPEG image of the largest size allowed, and proportionally more for smaller ones. Encoders write 1 to
 # 12.
@@ -103,8 +103,11 @@ def check_scans(encoded: np.ndarray, pixels: int) -> None:
     if Image.MAX_IMAGE_PIXELS is None:
         return
     max_scans = MAX_SCANS * Image.MAX_IMAGE_PIXELS // max(1, pixels)
-    # Counting bytes is faster, but finds too many: in other segments, and in what follows the image.
-    if len(encoded) > max_scans * MIN_SCAN_NBYTES and encoded.tobytes().count(SCAN_MARKER) > max_scans:
+    if len(encoded) <= max_scans * MIN_SCAN_NBYTES:
+        return
+    # Comparing bytes is faster, but finds too many: in other segments, and in what follows the image. `bytes.count`
+    # takes four times as long, with the GIL.
+    if np.count_nonzero((encoded[:-1] == MARKER) & (encoded[1:] == START_OF_SCAN)) > max_scans:
         scans = sum(marker == START_OF_SCAN for marker, _ in jpeg_segments(encoded.data))
         if scans > max_scans:
             raise ValueError(

@@ -14,6 +14,9 @@ from etl.images.orientation import UPRIGHT_PIXELS, is_sideways, orientation_of_j
 JPEG_MAGIC = b"\xff\xd8\xff"
 # The colour spaces that libjpeg converts to RGB itself. Pillow reads the rest (CMYK), as for its own decoder.
 COLOURSPACES = ("RGB", "YCbCr", "YCC", "Gray")
+SCALES = (8, 4, 2)
+# Smaller images may have the same size at two scales: Pillow scales them.
+MIN_SCALED = 16
 
 
 def decode(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> np.ndarray:
@@ -39,12 +42,13 @@ def decode(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> np.n
         If simplejpeg is not installed.
     """
     simplejpeg = import_simplejpeg()
-    if not _is_supported_jpeg(simplejpeg, encoded):
+    size = _size_of_supported_jpeg(simplejpeg, encoded)
+    if size is None or (at_least is not None and min(size) < MIN_SCALED):
         return pillow.to_pixels(pillow.open_image(encoded, at_least))
     orientation = orientation_of_jpeg(encoded)
-    height, width = at_least or (0, 0)  # 0 is no minimum
-    if is_sideways(orientation):
-        height, width = width, height
+    height, width = (
+        (0, 0) if at_least is None else _scaled(size, at_least[::-1] if is_sideways(orientation) else at_least)
+    )
     try:
         pixels: np.ndarray = simplejpeg.decode_jpeg(encoded, "RGB", min_height=height, min_width=width, min_factor=1)
     except ValueError:  # damaged: Pillow reads as much as it can, or says what is wrong
@@ -80,17 +84,31 @@ def resize(pixels: np.ndarray, height: int, width: int, out: np.ndarray | None =
     return resized
 
 
-def _is_supported_jpeg(simplejpeg: ModuleType, encoded: np.ndarray) -> bool:
+def _size_of_supported_jpeg(simplejpeg: ModuleType, encoded: np.ndarray) -> tuple[int, int] | None:
+    """Return height and width; None for a file that Pillow has to read, or to refuse."""
     if bytes(encoded[: len(JPEG_MAGIC)]) != JPEG_MAGIC:
-        return False
+        return None
     try:
         height, width, colourspace, _ = simplejpeg.decode_jpeg_header(encoded)
     except ValueError:  # damaged, or an unsupported subsampling: Pillow says which
-        return False
+        return None
     if pillow.has_too_many_pixels(width, height):  # Pillow raises the error for it
-        return False
+        return None
     pillow.check_scans(encoded, height * width)
-    return colourspace in COLOURSPACES
+    return (height, width) if colourspace in COLOURSPACES else None
+
+
+def _scaled(size: tuple[int, int], at_least: tuple[int, int]) -> tuple[int, int]:
+    """Return the smallest size that is an eighth, a quarter or half of `size` and at least `at_least`.
+
+    (0, 0) is the whole size. simplejpeg would also take five eighths, for example, for which libjpeg-turbo has no fast
+    transform: it takes longer than decoding the whole image. Pillow has the same three.
+    """
+    for divisor in SCALES:
+        scaled = (-(-size[0] // divisor), -(-size[1] // divisor))
+        if scaled[0] >= at_least[0] and scaled[1] >= at_least[1]:
+            return scaled
+    return 0, 0
 
 
 def import_simplejpeg() -> ModuleType:

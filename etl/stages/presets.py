@@ -7,7 +7,7 @@ from typing import Any
 
 from etl.functions import call_by_name, find_function
 from etl.sources import Cifar10, Idx, ImageFolder, Tar
-from etl.stages import ChannelsFirst, Decode, Normalise, Resize
+from etl.stages import DECODERS, ChannelsFirst, Decode, Normalise, Resize
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.stage import is_random, stage_name
 
@@ -16,6 +16,8 @@ from etl.stages.stage import is_random, stage_name
 # float32). The often-quoted 0.2023, 0.1994, 0.2010 are means of the standard deviations of single images.
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
+# What `--decoder` takes: the decoders of `image_pipeline`, and each with `dct_scaling`.
+PRESET_DECODERS = (*DECODERS, *(f"{each}-scaled" for each in DECODERS))
 
 
 def image_pipeline(
@@ -110,12 +112,13 @@ def default_pipeline(source: Any, size: int, decoder: str) -> Pipeline:
     Parameters
     ----------
     decoder : str
-        "pillow" or "turbo", for photographs.
+        One of `PRESET_DECODERS`, for photographs.
     """
     if isinstance(source, Idx):
         return digits_pipeline()
     if isinstance(source, Cifar10):
         return cifar10_pipeline()
     if isinstance(source, (ImageFolder, Tar)):
-        return image_pipeline(size, decoder)
+        name, _, scaled = decoder.partition("-")
+        return image_pipeline(size, name, dct_scaling=bool(scaled))
     return Pipeline([])

@@ -14,8 +14,8 @@ from etl.comparison.request.conditions import Conditions
 from etl.comparison.request.scenario import WhatIf
 from etl.functions import is_carried
 from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy
-from etl.stages import DECODERS
 from etl.stages.dtypes import find_dtype
+from etl.stages.presets import PRESET_DECODERS
 from etl.strategies import default_names, names
 from etl.training.compute import TRAINING
 
@@ -145,7 +145,7 @@ class Settings(Conditions):
     def __post_init__(self) -> None:
         _check_strategies(self.strategies)
         _check_names("--formats", self.formats, presave.formats())
-        _check_names("--decoder", (self.decoder,), tuple(DECODERS))
+        _check_names("--decoder", (self.decoder,), PRESET_DECODERS)
         _check_names("--cache", (self.cache,), CACHES)
         _check_names("--backend", (self.backend,), BACKENDS)
         HeapPolicy(self.heap)

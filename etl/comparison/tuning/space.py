@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import itertools
 import math
 import random
@@ -11,11 +12,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from PIL import Image
+
 import presave
 from etl.comparison.request.candidates import Candidate
 from etl.comparison.run.workload import Workload
 from etl.stages import DECODERS
 from etl.stages.pipeline import READ
+from etl.stages.presets import PRESET_DECODERS
 from etl.stages.stage import is_random, stage_name
 from etl.strategies.settings import canonical
 
@@ -198,7 +202,17 @@ def usable_decoders(workload: Workload) -> list[str]:
     """Return the decoders that can be used; none if the pipeline is the user's own, or decodes nothing."""
     if workload.settings.pipeline is not None or "decode" not in workload.pipeline.names:
         return []
-    return [each for each in DECODERS if all(map(importlib.util.find_spec, DECODER_PACKAGES[each]))]
+    decoders = PRESET_DECODERS if _are_large(workload) else tuple(DECODERS)
+    return [each for each in decoders if all(map(importlib.util.find_spec, DECODER_PACKAGES[each.partition("-")[0]]))]
+
+
+def _are_large(workload: Workload) -> bool:
+    """Return whether a photograph has at least twice the sides that it is resized to, so that decoders can scale it."""
+    try:
+        with Image.open(io.BytesIO(workload.source[0]["features"])) as image:
+            return min(image.size) >= 2 * workload.settings.size
+    except (OSError, ValueError):  # the comparison says what is wrong with it
+        return False
 
 
 def _stages(workload: Workload) -> list[str]:

@@ -11,6 +11,7 @@ from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.space import Dimension, Space, space_of
+from etl.stages import Decode
 
 TRIED = TriedLoader(
     0.1,
@@ -68,6 +69,19 @@ def test_decoders_are_varied_unless_pixels_must_be_the_same(photographs: Path) -
     workload = Workload(Settings(source=str(photographs), strategies=("raw",)), photographs / "work", 2)
     assert ("decoder",) in names_of(space_of(workload, workload.candidates()[0], False))
     assert ("decoder",) not in names_of(space_of(workload, workload.candidates()[0], True))
+
+
+@pytest.mark.parametrize(("size", "are_scaled"), [(16, True), (32, False)])
+def test_decoders_that_scale_are_tried_where_photographs_are_large(
+    photographs: Path, size: int, are_scaled: bool
+) -> None:
+    settings = Settings(source=str(photographs), strategies=("raw",), size=size)
+    workload = Workload(settings, photographs / "work", 2)
+    space = space_of(workload, workload.candidates()[0], False)
+    (decoders,) = (each.values for each in space.dimensions if each.names == ("decoder",))
+    assert {("pillow-scaled",), ("turbo-scaled",)} <= set(decoders) if are_scaled else len(decoders) == 2
+    scaled = workload.decoded_by("turbo-scaled").stages[0]
+    assert scaled == Decode("turbo", (size, size))
 
 
 @pytest.fixture
