@@ -99,15 +99,14 @@ def _size_of_supported_jpeg(simplejpeg: ModuleType, encoded: np.ndarray) -> tupl
 
 
 def _scaled(size: tuple[int, int], at_least: tuple[int, int]) -> tuple[int, int]:
-    """Return the smallest size that is an eighth, a quarter or half of `size` and at least `at_least`.
+    """Return the smallest of an eighth, a quarter and half of `size` that is at least `at_least`, rounded up.
 
     (0, 0) is the whole size. simplejpeg would also take five eighths, for example, for which libjpeg-turbo has no fast
     transform: it takes longer than decoding the whole image. Pillow has the same three.
     """
     for divisor in SCALES:
-        scaled = (-(-size[0] // divisor), -(-size[1] // divisor))
-        if scaled[0] >= at_least[0] and scaled[1] >= at_least[1]:
-            return scaled
+        if size[0] >= divisor * at_least[0] and size[1] >= divisor * at_least[1]:
+            return -(-size[0] // divisor), -(-size[1] // divisor)
     return 0, 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -51,6 +51,8 @@ def test_it_is_the_smallest_of_an_eighth_a_quarter_and_half(
 
 @settings(deadline=None, max_examples=60)
 @given(SIDES, SIDES, SIDES, SIDES, st.integers(1, 8))
+@example(95, 96, 24, 24, 1)
+@example(96, 95, 12, 12, 6)
 def test_both_decoders_give_the_same_pixels(
     height: int, width: int, least_height: int, least_width: int, orientation: int
 ) -> None:
