@@ -35,8 +35,6 @@ import presave
 from benchmarks.console import print_table, wide_console
 from benchmarks.datasets import SEED, find_photographs
 from benchmarks.measuring.statistics import ratio_intervals
-from etl.kernels import load_kernels
-from etl.stages import ChannelsFirst, Decode, Normalise, RandomFlip, RandomResizedCrop, Resize
 
 PHOTOGRAPHS, BATCH, SIZE, STORED = 2048, 64, 224, 256
 LARGE, LARGE_SIZE = 64, (3000, 4000)
@@ -49,7 +47,7 @@ Arm = Callable[[], Iterable[Any]]
 def crops(exits: ExitStack) -> dict[str, Arm]:
     """Decode photographs, crop them at random, resize, flip and normalise."""
     folder = find_photographs(PHOTOGRAPHS)
-    pipeline = etl.Pipeline([Decode("turbo"), *augmentation()])
+    pipeline = etl.Pipeline([etl.stages.Decode("turbo"), *augmentation()])
     ours = opened(exits, etl.AsyncIterator(raw(folder, pipeline), threads=THREADS))
     pool = exits.enter_context(ThreadPoolExecutor(THREADS))
     paths = sorted(folder.rglob("*.jpg"))
@@ -65,7 +63,12 @@ def large(exits: ExitStack) -> dict[str, Arm]:
     """Scale photographs of 12 megapixels while they are decoded."""
     folder = large_photographs(Path(exits.enter_context(tempfile.TemporaryDirectory())))
     at_least = (SIZE, SIZE)
-    stages: list[Any] = [Decode("turbo", at_least), Resize(SIZE, SIZE, "opencv"), ChannelsFirst(), Normalise()]
+    stages: list[Any] = [
+        etl.stages.Decode("turbo", at_least),
+        etl.stages.Resize(SIZE, SIZE, "opencv"),
+        etl.stages.ChannelsFirst(),
+        etl.stages.Normalise(),
+    ]
     ours = opened(exits, etl.AsyncIterator(raw(folder, etl.Pipeline(stages), 8), threads=THREADS))
     pool = exits.enter_context(ThreadPoolExecutor(THREADS))
     paths = sorted(folder.rglob("*.jpg"))
@@ -88,10 +91,10 @@ def large(exits: ExitStack) -> dict[str, Arm]:
 def stores(exits: ExitStack) -> dict[str, Arm]:
     """Crop pixels at random that were stored at 256 x 256."""
     folder = find_photographs(PHOTOGRAPHS)
-    pipeline = etl.Pipeline([Decode("turbo"), Resize(STORED, STORED, "opencv"), *augmentation()])
+    pipeline = etl.Pipeline([etl.stages.Decode("turbo"), etl.stages.Resize(STORED, STORED, "opencv"), *augmentation()])
     path = Path(exits.enter_context(tempfile.TemporaryDirectory())) / "store"
     presave.write(path, etl.records(etl.ImageFolder(folder), pipeline.until("resize"))).close()
-    store = exits.enter_context(presave.Store(path))
+    store = exits.enter_context(presave.open_store(path))
     images = np.concatenate([np.asarray(rows) for rows in [store.gather(np.arange(len(store)))["features"]]])
     one = opened(exits, etl.PresavedIterator(path, pipeline.after("resize"), BATCH, shuffle=True, seed=SEED))
     two = opened(
@@ -143,7 +146,12 @@ CASES = {each.__name__: each for each in (crops, large, stores, python)}
 
 def augmentation() -> list[Any]:
     """Return the stages of a training epoch after the decoder."""
-    return [RandomResizedCrop(SIZE, SIZE, "opencv"), RandomFlip(), ChannelsFirst(), Normalise()]
+    return [
+        etl.stages.RandomResizedCrop(SIZE, SIZE, "opencv"),
+        etl.stages.RandomFlip(),
+        etl.stages.ChannelsFirst(),
+        etl.stages.Normalise(),
+    ]
 
 
 def raw(folder: Path, pipeline: etl.Pipeline, batch_size: int = BATCH) -> etl.RawIterator:
@@ -300,7 +308,7 @@ def main() -> None:
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
-    load_kernels()
+    etl.load_kernels()
     cv2.setNumThreads(1)
     with ExitStack() as exits, Console(stderr=True).status("warming up") as status:
         seconds = measure(CASES[options.case](exits), options.rounds, status.update)
