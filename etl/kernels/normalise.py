@@ -7,7 +7,8 @@ from types import ModuleType
 
 import numpy as np
 
-from etl.kernels.compiled import Compiled
+from presave import mapped_rows
+from presave.compiled import Compiled
 
 KERNELS = ("auto", "numba", "numpy")
 CHANNELS = 3
@@ -38,12 +39,13 @@ def find_normalise_rows(kernel: str = "auto") -> NormaliseRows:
 
 
 def load_kernels() -> bool:
-    """Wait until the compiled loop is loaded; return False if numba is not installed, or cannot be used.
+    """Wait until the compiled loops are loaded; return False if numba is not installed, or cannot be used.
 
-    Call it before a measurement, or in a server before it forks. Without this call, it loads in the background
+    Call it before a measurement, or in a server before it forks. Without this call, the loops load in the background
     during the first batches.
     """
-    _COMPILED.wait()
+    for compiled in (_COMPILED, mapped_rows.COMPILED):
+        compiled.wait()
     return _COMPILED.module is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from etl.kernels.compiled import compile_loop
+from presave.compiled import compile_loop
 
 
 def _normalise_rows(

@@ -139,7 +139,7 @@ with tempfile.TemporaryDirectory() as folder:
 # Loading needs a lock that another fork handler takes. That handler must not run before ours has waited.
 POOL_OF_THREADS = """
 from concurrent.futures import ThreadPoolExecutor
-from etl.kernels.normalise import _COMPILED as COMPILED
+from presave.mapped_rows import COMPILED
 
 def load():
     is_inside.set()
@@ -157,7 +157,7 @@ assert_child_survives(child)
 """
 
 NOT_BEGUN = """
-from etl.kernels.compiled import Compiled
+from presave.compiled import Compiled
 run, may_run = threading.Thread.run, threading.Event()
 def run_later(thread):
     may_run.wait()

@@ -1,4 +1,4 @@
-"""Copying rows straight out of mapped shards."""
+"""Copying rows straight out of mapped shards, with the compiled loop and with NumPy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ import numpy as np
 import pytest
 
 import presave
+from presave import mapped_rows
 
 RECORDS = 300
 SHUFFLED = np.random.default_rng(0).permutation(RECORDS)
 # Gives shards of about 25 records each.
 SHARD_NBYTES = 25 * 4800
+
+
+@pytest.fixture(params=["numba", "numpy"], autouse=True)
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "numba":
+        mapped_rows.COMPILED.wait()
+        assert mapped_rows.COMPILED.module is not None
+    else:
+        monkeypatch.setattr(mapped_rows.COMPILED, "module", None)
+        monkeypatch.setattr(mapped_rows.COMPILED, "begin", lambda: None)
+    return str(request.param)
 
 
 def records() -> list[dict[str, np.ndarray]]:
@@ -36,9 +48,10 @@ def written() -> list[dict[str, np.ndarray]]:
     return records()
 
 
-@pytest.fixture
-def store(tmp_path: Path, written: list[dict[str, np.ndarray]]) -> presave.Store:
-    return presave.write(tmp_path / "store", written, format="npy", shard_nbytes=SHARD_NBYTES)
+@pytest.fixture(params=["several shards", "one shard"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, written: list[dict[str, np.ndarray]]) -> presave.Store:
+    nbytes = SHARD_NBYTES if request.param == "several shards" else None
+    return presave.write(tmp_path / "store", written, format="npy", shard_nbytes=nbytes)
 
 
 ORDERS = {
@@ -122,6 +135,9 @@ def test_an_unreferenced_store_is_freed_without_the_garbage_collector(store: pre
 CLOSED_WHILE_READ = """
 import sys, threading
 import numpy as np, presave
+from presave import mapped_rows
+if sys.argv[2] == "numba":
+    mapped_rows.COMPILED.wait()
 order = np.random.default_rng(0).permutation(300)
 for turn in range(20):
     store = presave.open_store(sys.argv[1])
@@ -143,5 +159,5 @@ for turn in range(20):
 """
 
 
-def test_closing_a_store_unmaps_nothing_that_threads_are_reading(store: presave.Store) -> None:
-    subprocess.run([sys.executable, "-c", CLOSED_WHILE_READ, str(store.path)], check=True, timeout=120)
+def test_closing_a_store_unmaps_nothing_that_threads_are_reading(store: presave.Store, loop: str) -> None:
+    subprocess.run([sys.executable, "-c", CLOSED_WHILE_READ, str(store.path), loop], check=True, timeout=120)

@@ -20,7 +20,7 @@ import psutil
 
 import etl
 import presave
-from etl.kernels import load_kernels
+from presave.mapped_rows import COMPILED
 
 RECORDS, BATCH_SIZE = 96, 32
 SHAPE = (3, 80, 80)  # 77 KB as float32, so that a batch is 2.5 MB
@@ -111,7 +111,7 @@ def warm_up(iterators: dict[str, Any]) -> None:
 
 def main(epochs: int, folder: Path, leaking: str, *names: str) -> None:
     """Print a line for each epoch after the first ones; of the strategies `names`, or of all."""
-    load_kernels()
+    COMPILED.wait()
     iterators = make_iterators(folder, names)
     leaked: list[np.ndarray] = []
     warm_up(iterators)

@@ -20,7 +20,7 @@ import numpy as np
 import etl
 import presave
 from etl.iterators.indexed import IndexedIterator
-from etl.kernels import load_kernels
+from presave.mapped_rows import COMPILED
 from tests.torture.harness import fork, serve
 
 RECORDS = 37
@@ -111,5 +111,5 @@ def restore(saved: dict[str, Any]) -> list[tuple[int, list[int], str]]:
 
 
 if __name__ == "__main__":
-    load_kernels()  # once, for all that are forked
+    COMPILED.wait()  # once, for all that are forked
     serve(lambda saved: fork(partial(restore, saved), LIMIT_SECONDS).returned)
