@@ -17,6 +17,7 @@ from PIL import Image
 import presave
 from etl.comparison.request.candidates import Candidate
 from etl.comparison.run.workload import Workload
+from etl.images.pillow import FORMATS
 from etl.stages import DECODERS
 from etl.stages.pipeline import READ
 from etl.stages.presets import PRESET_DECODERS
@@ -209,9 +210,9 @@ def usable_decoders(workload: Workload) -> list[str]:
 def _are_large(workload: Workload) -> bool:
     """Return whether a photograph has at least twice the sides that it is resized to, so that decoders can scale it."""
     try:
-        with Image.open(io.BytesIO(workload.source[0]["features"])) as image:
+        with Image.open(io.BytesIO(workload.source[0]["features"]), formats=FORMATS) as image:
             return min(image.size) >= 2 * workload.settings.size
-    except (OSError, ValueError):  # the comparison says what is wrong with it
+    except (OSError, ValueError, Image.DecompressionBombError):  # the comparison says what is wrong with it
         return False
 
 

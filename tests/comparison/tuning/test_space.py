@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from etl.comparison.request.answers import TriedLoader
 from etl.comparison.request.candidates import Candidate, CpuSplit
@@ -84,10 +85,21 @@ def test_decoders_that_scale_are_tried_where_photographs_are_large(
     assert scaled == Decode("turbo", (size, size))
 
 
+def test_a_photograph_that_cannot_be_opened_adds_no_decoders(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = Workload(Settings(source=str(photographs), strategies=("raw",), size=16), photographs / "work", 2)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    (decoders,) = (
+        each.values
+        for each in space_of(workload, workload.candidates()[0], False).dimensions
+        if "decoder" in each.names
+    )
+    assert len(decoders) == 2
+
+
 @pytest.fixture
 def photographs(tmp_path: Path) -> Path:
-    from PIL import Image
-
     for number in range(4):
         path = tmp_path / str(number % 2) / f"{number}.jpg"
         path.parent.mkdir(exist_ok=True)
