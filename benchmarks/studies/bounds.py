@@ -13,9 +13,11 @@ import itertools
 import math
 import multiprocessing
 import random
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +29,6 @@ import numpy as np
 import simplejpeg
 import torch
 from PIL import Image
-from rich.console import Console
 from rich.table import Table
 
 import etl
@@ -35,6 +36,7 @@ import presave
 from benchmarks.console import print_table, wide_console
 from benchmarks.datasets import SEED, find_photographs
 from benchmarks.measuring.statistics import ratio_intervals
+from benchmarks.suite import in_rounds
 
 PHOTOGRAPHS, BATCH, SIZE, STORED = 2048, 64, 224, 256
 LARGE, LARGE_SIZE = 64, (3000, 4000)
@@ -48,7 +50,7 @@ def crops(exits: ExitStack) -> dict[str, Arm]:
     """Decode photographs, crop them at random, resize, flip and normalise."""
     folder = find_photographs(PHOTOGRAPHS)
     pipeline = etl.Pipeline([etl.stages.Decode("turbo"), *augmentation()])
-    ours = opened(exits, etl.AsyncIterator(raw(folder, pipeline), threads=THREADS))
+    ours = exits.enter_context(etl.AsyncIterator(raw(folder, pipeline), threads=THREADS))
     pool = exits.enter_context(ThreadPoolExecutor(THREADS))
     paths = sorted(folder.rglob("*.jpg"))
     files = [path.read_bytes() for path in paths]
@@ -69,7 +71,7 @@ def large(exits: ExitStack) -> dict[str, Arm]:
         etl.stages.ChannelsFirst(),
         etl.stages.Normalise(),
     ]
-    ours = opened(exits, etl.AsyncIterator(raw(folder, etl.Pipeline(stages), 8), threads=THREADS))
+    ours = exits.enter_context(etl.AsyncIterator(raw(folder, etl.Pipeline(stages), 8), threads=THREADS))
     pool = exits.enter_context(ThreadPoolExecutor(THREADS))
     paths = sorted(folder.rglob("*.jpg"))
     files = [path.read_bytes() for path in paths]
@@ -95,10 +97,9 @@ def stores(exits: ExitStack) -> dict[str, Arm]:
     path = Path(exits.enter_context(tempfile.TemporaryDirectory())) / "store"
     presave.write(path, etl.records(etl.ImageFolder(folder), pipeline.until("resize"))).close()
     store = exits.enter_context(presave.open_store(path))
-    images = np.concatenate([np.asarray(rows) for rows in [store.gather(np.arange(len(store)))["features"]]])
-    one = opened(exits, etl.PresavedIterator(path, pipeline.after("resize"), BATCH, shuffle=True, seed=SEED))
-    two = opened(
-        exits,
+    images = store.gather(np.arange(len(store)))["features"]
+    one = exits.enter_context(etl.PresavedIterator(path, pipeline.after("resize"), BATCH, shuffle=True, seed=SEED))
+    two = exits.enter_context(
         etl.AsyncIterator(
             etl.PresavedIterator(path, pipeline.after("resize"), BATCH, shuffle=True, seed=SEED), threads=THREADS
         ),
@@ -117,7 +118,7 @@ def python(exits: ExitStack) -> dict[str, Arm]:
     paths = sorted(find_photographs(PHOTOGRAPHS).rglob("*.jpg"))[: PHOTOGRAPHS // 2]
     dataset = PhotographsInPython(paths)
     raw_records = etl.RawIterator(etl.MapDataset(dataset), etl.Pipeline([]), BATCH, shuffle=True, seed=SEED)
-    ours = opened(exits, etl.AsyncIterator(raw_records, workers="process", processes=THREADS))
+    ours = exits.enter_context(etl.AsyncIterator(raw_records, workers="process", processes=THREADS))
     loader: Any = torch.utils.data.DataLoader(
         dataset, BATCH, shuffle=True, num_workers=THREADS, persistent_workers=True
     )
@@ -156,11 +157,6 @@ def augmentation() -> list[Any]:
 
 def raw(folder: Path, pipeline: etl.Pipeline, batch_size: int = BATCH) -> etl.RawIterator:
     return etl.RawIterator(etl.ImageFolder(folder), pipeline, batch_size, shuffle=True, seed=SEED)
-
-
-def opened(exits: ExitStack, iterator: Any) -> Any:
-    exits.callback(iterator.close)
-    return iterator
 
 
 def decoded(file: bytes) -> np.ndarray:
@@ -212,18 +208,14 @@ def batches_of_a_user(
         batch = next(memory)[: len(rows)]
         return batch, [pool.submit(load, batch, slot, row) for slot, row in enumerate(rows)]
 
-    waiting = []
-    for rows in chunks(order, BATCH):
-        waiting.append(start(rows))
-        if len(waiting) > AHEAD:
-            batch, futures = waiting.pop(0)
-            for future in futures:
-                future.result()
-            yield batch
-    for batch, futures in waiting:
+    left = iter(chunks(order, BATCH))
+    waiting = deque(start(rows) for rows in itertools.islice(left, AHEAD + 1))
+    while waiting:
+        batch, futures = waiting.popleft()
         for future in futures:
             future.result()
         yield batch
+        waiting.extend(start(rows) for rows in itertools.islice(left, 1))
 
 
 LOG_RATIO = (math.log(3 / 4), math.log(4 / 3))
@@ -244,14 +236,18 @@ def flip_and_normalise(image: np.ndarray, flip: bool, out: np.ndarray, offset: n
                 out[channel, row, target] = (np.float32(image[row, column, channel]) - offset[channel]) * scale[channel]
 
 
-class ScaledPhotographs(torch.utils.data.Dataset[Any]):
-    """A map-style dataset of a user: scaled by the decoder, resized, normalised."""
+class Photographs(torch.utils.data.Dataset[Any]):
+    """A map-style dataset of a user."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = paths
 
     def __len__(self) -> int:
         return len(self.paths)
+
+
+class ScaledPhotographs(Photographs):
+    """Photographs that are scaled by the decoder, resized and normalised."""
 
     def __getitem__(self, index: int) -> np.ndarray:
         cv2.setNumThreads(1)
@@ -263,14 +259,8 @@ class ScaledPhotographs(torch.utils.data.Dataset[Any]):
         return out
 
 
-class PhotographsInPython(torch.utils.data.Dataset[Any]):
-    """A map-style dataset of a user: Pillow, then Python for 1 ms."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
-
-    def __len__(self) -> int:
-        return len(self.paths)
+class PhotographsInPython(Photographs):
+    """Photographs that Pillow reads, and Python for 1 ms."""
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         pixels = np.array(Image.open(self.paths[index]).convert("RGB").resize((SIZE, SIZE)))
@@ -289,18 +279,10 @@ def large_photographs(folder: Path) -> Path:
     return folder / "large"
 
 
-def measure(arms: Mapping[str, Arm], rounds: int, say: Callable[[str], None]) -> dict[str, dict[int, float]]:
-    """Return the seconds of each arm in each round, after an untimed epoch of each."""
-    seconds: dict[str, dict[int, float]] = {name: {} for name in arms}
-    for number in range(-1, rounds):
-        say(f"round {number + 1} of {rounds}")
-        for name in random.sample(list(arms), len(arms)):
-            started = time.perf_counter()
-            for _ in arms[name]():
-                pass
-            if number >= 0:
-                seconds[name][number] = time.perf_counter() - started
-    return seconds
+def go_through(arm: Arm) -> None:
+    """Run one epoch of `arm`."""
+    for _ in arm():
+        pass
 
 
 def main() -> None:
@@ -310,12 +292,15 @@ def main() -> None:
     options = parser.parse_args()
     etl.load_kernels()
     cv2.setNumThreads(1)
-    with ExitStack() as exits, Console(stderr=True).status("warming up") as status:
-        seconds = measure(CASES[options.case](exits), options.rounds, status.update)
+    with ExitStack() as exits:
+        epochs = {name: functools.partial(go_through, arm) for name, arm in CASES[options.case](exits).items()}
+        for warm_up in epochs.values():
+            warm_up()
+        seconds = in_rounds(epochs, options.rounds)
     table = Table("arm", "s/epoch", "rate, of ours", "95% interval", title=CASES[options.case].__doc__)
-    intervals = ratio_intervals(seconds, OURS)
+    intervals = ratio_intervals({name: dict(enumerate(walls)) for name, walls in seconds.items()}, OURS)
     for name, walls in seconds.items():
-        row = [name, f"{np.median(list(walls.values())):.3f}"]
+        row = [name, f"{statistics.median(walls):.3f}"]
         if name in intervals:
             found = intervals[name]
             row += [

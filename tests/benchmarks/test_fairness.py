@@ -63,7 +63,7 @@ FAILING = Cell(dtype="float8")
 
 @pytest.fixture(scope="module")
 def started() -> list[dict[str, Any]]:
-    """What was drawn for each server that `results` has started."""
+    """List what was drawn for each server that `results` has started."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""What reports and results of tuning look like: as tables in a narrow and a wide terminal, and as the text of a page.
+"""Reports and results of tuning look as before: as tables in a narrow and a wide terminal, and as the text of a page.
 
 After a change that is meant, `FAIR_ETL_SNAPSHOTS=write pytest tests/comparison/test_snapshots.py` writes the files of
 `tests/comparison/snapshots`: read what `git diff` shows of them.

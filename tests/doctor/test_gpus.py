@@ -37,7 +37,7 @@ BUSY = replace(HELD, busy=0.9)
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What a process sees of a driver with two GPUs: of all processes, and without two that are its own."""
+    """Show a process a driver with two GPUs: as all processes see it, and without two that are its own."""
     folder = tmp_path_factory.mktemp("driver")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", SOURCE], check=True, timeout=60)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}

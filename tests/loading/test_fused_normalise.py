@@ -66,7 +66,7 @@ def store_of_any_format(
 
 
 def expected_bits(images: np.ndarray, normalise: Normalise) -> np.ndarray:
-    """What numpy makes of each image, as integers: equal bits, not only equal numbers."""
+    """Normalise each image with numpy, and return integers: equal bits, not only equal numbers."""
     return ((images.transpose(0, 3, 1, 2).astype(np.float32) - normalise.offset) * normalise.scale).view(np.uint32)
 
 

@@ -57,7 +57,7 @@ class Calls:
 
 @pytest.fixture(scope="module")
 def calls() -> Calls:
-    """Those of one batch."""
+    """Return those of one batch."""
     calls = Calls()
     raw = etl.RawIterator(Squares(), etl.Pipeline([scale]), batch_size=8, shuffle=True)
     threading.setprofile(calls)

@@ -22,7 +22,7 @@ AHEAD: dict[str, dict[str, Any] | None] = {
 
 
 def rest(restorer: Server, how: dict[str, Any], state: dict[str, Any], until: int) -> Any:
-    """What a new process gets, which restores `state` and goes on until an epoch."""
+    """Describe what a new process gets, which restores `state` and goes on until an epoch."""
     return restorer.ask({"how": how, "state": state, "until": until})
 
 

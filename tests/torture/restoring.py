@@ -101,7 +101,7 @@ def digests(iterator: etl.BatchIterator, epochs: int) -> Iterator[tuple[int, lis
 
 
 def restore(saved: dict[str, Any]) -> list[tuple[int, list[int], str]]:
-    """What is left before epoch `until`."""
+    """Return what is left before epoch `until`."""
     if "cpus" in saved["how"]:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: saved["how"]["cpus"]])
         sys.setswitchinterval(saved["how"]["switch_seconds"])
