@@ -83,6 +83,15 @@ def test_a_slow_start_that_counts_less_in_a_whole_epoch_is_no_contradiction() ->
     check_report(changed(1, rounds=slower))
 
 
+def test_a_fast_start_up_of_several_batches_counts_once() -> None:
+    # Of 8 batches, the first 6 came at once; the other 25 of an epoch take 0.27 s for every two.
+    faster = [
+        replace(each, wall_seconds=0.27, compute_seconds=0.2, stall_seconds=0.0, start_up_batches=6)
+        for each in photographs().strategies[3].rounds
+    ]
+    check_report(changed(3, rounds=faster))
+
+
 def test_one_batch_that_was_measured_may_be_scaled_to_the_whole_source() -> None:
     check_report(replace(photographs(), measured_records=64))
 

@@ -85,7 +85,7 @@ def _round_contradictions(report: ReportData, result: StrategyResult) -> Iterato
     if len(set(numbers)) < len(numbers) or not numbers or max(numbers) >= report.rounds:
         yield f"it has rounds {numbers} of {report.rounds}"
     walls = [measured.wall_seconds for measured in result.rounds]
-    scaling = _max_scaling(report, result.measured_records)
+    scaling = _max_scaling(report, result)
     if walls and not _between(result.parts.wall_seconds, min(walls) * min(1, scaling), max(walls) * max(1, scaling)):
         yield (
             f"its wall time is {result.parts.wall_seconds} s for {report.source_records} records, but {min(walls)} to "
@@ -107,7 +107,7 @@ def _ratio_contradictions(report: ReportData, result: StrategyResult) -> Iterato
         yield f"its ratio has {ratio.count} rounds, but {len(paired)} were measured together with {reference.name}"
         return
     # The times of both are scaled to the whole source, from different numbers of records.
-    scalings = [_max_scaling(report, each.measured_records) for each in (result, reference)]
+    scalings = [_max_scaling(report, each) for each in (result, reference)]
     scaled = max(*scalings, *(1 / each for each in scalings))
     if not _between(ratio.estimate, min(paired) / scaled, max(paired) * scaled):
         in_rounds = f"it took {min(paired)} to {max(paired)} of {reference.name}'s time in single rounds"
@@ -123,16 +123,17 @@ def _check_contradictions(check: Check, names: list[str]) -> Iterator[str]:
     yield from (f"it was broken by {name}, which is not a strategy" for name in check.broken_by if name not in names)
 
 
-def _max_scaling(report: ReportData, measured_records: int) -> float:
-    """Return the largest possible ratio of the time of an epoch to the time of `measured_records`.
+def _max_scaling(report: ReportData, result: StrategyResult) -> float:
+    """Return the largest possible ratio of the time of an epoch to that of the measured records.
 
-    The ratio is largest if the first batch takes no time, so that all time is scaled with the number of batches. It is
+    The ratio is largest if the start-up takes no time, so that all time is scaled with the number of batches. It is
     below 1 if more records were measured than the source has.
     """
     step_records = report.batch_size * int(report.settings.get("ranks", 1))
-    size = max(1, min(step_records, measured_records))
-    measured_batches, batches = measured_records / size, report.source_records / size
-    return batches if measured_batches <= 1 else (batches - 1) / (measured_batches - 1)
+    size = max(1, min(step_records, result.measured_records))
+    measured, batches = result.measured_records / size, report.source_records / size
+    start_up = max((each.start_up_batches for each in result.rounds), default=1)
+    return batches / measured if min(measured, batches) <= start_up else (batches - start_up) / (measured - start_up)
 
 
 def _between(value: float, low: float, high: float) -> bool:

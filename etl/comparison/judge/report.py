@@ -142,6 +142,8 @@ class RoundFigures:
         The same of copying more memory than the caches hold.
     throttled : float
         Share of the periods of a CPU quota in which it was used up.
+    start_up_batches : int
+        Batches of the start-up, which counts once if the time is scaled to the whole source.
     """
 
     round: int
@@ -158,6 +160,7 @@ class RoundFigures:
     speed_probe_seconds: float
     memory_probe_seconds: float
     throttled: float = 0.0
+    start_up_batches: int = 1
 
 
 @dataclass(frozen=True)

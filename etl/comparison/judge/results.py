@@ -364,6 +364,7 @@ def round_metrics(number: int, sample: Sample, place: SamplePlace) -> RoundFigur
         speed_probe_seconds=max(each.cpu for each in sample.probes),
         memory_probe_seconds=max(each.memory for each in sample.probes),
         throttled=sample.throttled,
+        start_up_batches=epoch.start_up,
     )
 
 
