@@ -42,7 +42,7 @@ def decode(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> np.n
         If simplejpeg is not installed.
     """
     simplejpeg = import_simplejpeg()
-    size = _size_of_supported_jpeg(simplejpeg, encoded)
+    size = size_of_supported_jpeg(encoded)
     if size is None or (at_least is not None and min(size) < MIN_SCALED):
         return pillow.to_pixels(pillow.open_image(encoded, at_least))
     orientation = orientation_of_jpeg(encoded)
@@ -84,12 +84,12 @@ def resize(pixels: np.ndarray, height: int, width: int, out: np.ndarray | None =
     return resized
 
 
-def _size_of_supported_jpeg(simplejpeg: ModuleType, encoded: np.ndarray) -> tuple[int, int] | None:
+def size_of_supported_jpeg(encoded: np.ndarray) -> tuple[int, int] | None:
     """Return height and width; None for a file that Pillow has to read, or to refuse."""
     if bytes(encoded[: len(JPEG_MAGIC)]) != JPEG_MAGIC:
         return None
     try:
-        height, width, colourspace, _ = simplejpeg.decode_jpeg_header(encoded)
+        height, width, colourspace, _ = import_simplejpeg().decode_jpeg_header(encoded)
     except ValueError:  # damaged, or an unsupported subsampling: Pillow says which
         return None
     if pillow.has_too_many_pixels(width, height):  # Pillow raises the error for it

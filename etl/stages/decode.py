@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from etl.images import pillow, turbo
+from etl.images import jpeg_crop, pillow, turbo
 from etl.sources.record import Record
-from etl.stages.random_resized_crop import RandomResizedCrop
+from etl.stages.random_resized_crop import DecodedCrop, RandomResizedCrop
 from etl.stages.resize import Resize
 from etl.stages.stage import ADDED_LATER, AnyStage
 
@@ -31,7 +31,8 @@ class Decode:
     Attributes
     ----------
     decoder : str
-        "pillow", or "turbo" for libjpeg-turbo, which is faster and gives the same pixels.
+        "pillow", or "turbo" for libjpeg-turbo, which is faster and gives the same pixels. Before `RandomResizedCrop`,
+        "turbo" decodes only the crop of a JPEG file if this machine has TurboJPEG 3 (see `etl.images.jpeg_crop`).
     at_least : (int, int) or None
         Height and width. JPEG files are scaled down while they are decoded, to an eighth, a quarter or half of their
         size, whichever is the smallest that is at least this large. This is faster for large photographs, and gives
@@ -75,6 +76,8 @@ class Decode:
     def before(self, following: AnyStage) -> AnyStage:
         """Return the stage to run in place of this one if `following` is next."""
         # Exact types, since subclasses may do something else.
+        if type(following) is RandomResizedCrop and self == Decode("turbo") and jpeg_crop.find_library() is not None:
+            return _DecodeCrop(following)
         takes_image = type(following) in (Resize, RandomResizedCrop)
         keeps_image = takes_image and getattr(following, "resizer", None) == self.decoder == "pillow"
         return _DecodeForResize(self) if keeps_image else self
@@ -93,3 +96,19 @@ class _DecodeForResize:
 
     def __call__(self, record: Record) -> Record:
         return {**record, "features": self.decode.open(record["features"])}
+
+
+@dataclass(frozen=True)
+class _DecodeCrop:
+    """Decodes only the crop that the following stage draws, if this is possible."""
+
+    crop: RandomResizedCrop
+    name: ClassVar[str] = "decode"
+    is_random: ClassVar[bool] = True
+    draws_for_following: ClassVar[bool] = True
+
+    def __call__(self, record: Record, random: np.random.Generator) -> Record:
+        pixels, is_crop = jpeg_crop.decode(
+            record["features"], lambda height, width: self.crop.draw(height, width, random)
+        )
+        return {**record, "features": DecodedCrop(pixels) if is_crop else pixels}

@@ -236,13 +236,15 @@ class _Step:
     run: Any
     place: int
     is_random: bool
+    # The stage whose random numbers it gets: its own, or the following one.
+    draws_at: int
     write_into: Any
     written_dtype: np.dtype | None
 
     def generator(self, rng: RecordRng | LoaderRng | None) -> np.random.Generator:
         """Return the generator that the stage is called with."""
         assert rng is not None, self.name  # noqa: S101 - an iterator makes one, and a call asks for one
-        return rng.generator(self.place)
+        return rng.generator(self.draws_at)
 
 
 def _make_step(stage: AnyStage, following: AnyStage | None, place: int) -> _Step:
@@ -253,7 +255,8 @@ def _make_step(stage: AnyStage, following: AnyStage | None, place: int) -> _Step
         name=stage_name(stage),
         run=run,
         place=place,
-        is_random=is_random(stage),
+        is_random=is_random(run),
+        draws_at=place + getattr(run, "draws_for_following", False),
         write_into=getattr(run, "write_into", None) if writes else None,
         written_dtype=getattr(stage, "written_dtype", None) if writes else None,
     )

@@ -17,6 +17,13 @@ MAX_TRIES = 10
 
 
 @dataclass(frozen=True)
+class DecodedCrop:
+    """A crop that the decoder took: `pixels` is a uint8 array of shape `(rows, columns, 3)`."""
+
+    pixels: np.ndarray
+
+
+@dataclass(frozen=True)
 class RandomResizedCrop:
     """Crop `features`, uint8 of shape `(rows, columns, 3)` or `(rows, columns)`, at random and resize the crop.
 
@@ -109,6 +116,8 @@ class RandomResizedCrop:
         return (height - rows) // 2, (width - columns) // 2, rows, columns
 
     def _cut(self, features: Any, random: np.random.Generator) -> Any:
+        if isinstance(features, DecodedCrop):
+            return features.pixels
         is_image = isinstance(features, Image.Image)
         height, width = features.size[::-1] if is_image else features.shape[:2]
         first_row, first_column, rows, columns = self.draw(height, width, random)

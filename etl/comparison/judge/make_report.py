@@ -33,6 +33,7 @@ from etl.comparison.judge.results import (
 )
 from etl.comparison.judge.rules import Evidence, FairnessConditions, check_rules
 from etl.comparison.request.candidates import Candidate
+from etl.images import jpeg_crop
 from etl.measuring.instruments import current_instruments
 from etl.measuring.noise import frequencies
 from etl.measuring.statistics import Interval
@@ -194,6 +195,8 @@ def describe_versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
+    if "simplejpeg" in found and jpeg_crop.find_library() is not None:
+        found["turbojpeg"] = "3 or later"
     return found
 
 

@@ -1,0 +1,50 @@
+"""TurboJPEG 3, which no package of PyPI has: built from libjpeg-turbo's source code, which simplejpeg's includes."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import urllib.request
+from functools import cache
+from pathlib import Path
+from urllib.parse import urljoin
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / ".asv" / "turbojpeg"
+SOURCE = "simplejpeg-1.9.0/lib/libjpeg-turbo-3.1.2"
+OPTIONS = ("-DCMAKE_BUILD_TYPE=Release", "-DENABLE_STATIC=OFF", "-DWITH_TESTS=OFF")
+INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/simplejpeg/"
+
+
+@cache
+def turbojpeg() -> str:
+    """Return the path of the library, built by the first test of this checkout; skips the test if it cannot be."""
+    library = FOLDER / SOURCE / "build" / "libturbojpeg.so.0"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            try:
+                _build(FOLDER / SOURCE)
+            except (OSError, subprocess.CalledProcessError) as error:
+                pytest.skip(f"TurboJPEG 3 could not be built: {error}")
+    return str(library)
+
+
+def _build(source: Path) -> None:
+    page = urllib.request.urlopen(INDEX, timeout=60).read().decode()  # noqa: S310 - the index of pip
+    (link,) = re.findall(r'href="([^"#]*simplejpeg-1\.9\.0\.tar\.gz)', page)
+    content = urllib.request.urlopen(urljoin(INDEX, link), timeout=60).read()  # noqa: S310 - the index of pip
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        archive.extractall(FOLDER, filter="data")
+    for call in (
+        ["-S", source, "-B", source / "build", *OPTIONS],
+        ["--build", source / "build", "--target", "turbojpeg"],
+    ):
+        subprocess.run([sys.executable, "-m", "cmake", *call], check=True, capture_output=True)
