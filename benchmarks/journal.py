@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -96,6 +97,9 @@ class Journal(Generic[Key, Result]):
         The file, which is made with the first result; None keeps nothing.
     header : mapping of str to JSON values
         Whatever decides what is measured.
+    environment : mapping of str to JSON values, optional
+        Where results are measured, such as machine and versions: written before the first one that this object notes.
+        Results then have the time at which they were noted, too.
 
     Attributes
     ----------
@@ -110,8 +114,15 @@ class Journal(Generic[Key, Result]):
         If the file has another header.
     """
 
-    def __init__(self, kind: Kind[Key, Result], path: Path | None, header: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        kind: Kind[Key, Result],
+        path: Path | None,
+        header: Mapping[str, Any],
+        environment: Mapping[str, Any] | None = None,
+    ) -> None:
         self._path = path
+        self._environment, self._is_environment_noted = environment, False
         self._header = {"experiment": kind.experiment, **json.loads(json.dumps(header))}
         self.results: dict[Key, Result] = {}
         self.failed: set[Key] = set()
@@ -126,23 +137,26 @@ class Journal(Generic[Key, Result]):
             raise JournalError(f"{path} holds no results of this experiment; name another file") from error
         if changed:
             raise JournalError(f"{path} was measured with {', '.join(changed)}; name another file")
-        if not path.read_text().endswith("\n"):
-            self.rewrite(self.results)
+        text = path.read_text()
+        if not text.endswith("\n"):
+            self._replace(text[: text.rfind("\n") + 1] or f"{json.dumps(self._header)}\n")
 
     def rewrite(self, results: Mapping[Key, Result]) -> None:
         """Replace the file by one with these results only; an interruption leaves the old one."""
         self.results = dict(results)
-        if self._path is None:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._path.with_name(f"{self._path.name}.unfinished")
-        lines = [json.dumps(self._header), *(_line(key, result) for key, result in self.results.items())]
-        unfinished.write_text("".join(f"{line}\n" for line in lines))
-        unfinished.replace(self._path)
+        if self._path is not None:
+            lines = [json.dumps(self._header), *(_line(key, result) for key, result in self.results.items())]
+            self._replace("".join(f"{line}\n" for line in lines))
 
     def note(self, key: Key, result: Result) -> None:
         """Add a result."""
-        self._write(_line(key, result))
+        if self._environment is None:
+            self._write(_line(key, result))
+        else:
+            if not self._is_environment_noted:
+                self._write(json.dumps({"environment": to_json(self._environment)}))
+                self._is_environment_noted = True
+            self._write(_line(key, result, at=round(time.time())))
         self.results[key] = result
 
     def note_failure(self, key: Key) -> None:
@@ -152,6 +166,13 @@ class Journal(Generic[Key, Result]):
     def note_end(self) -> None:
         """Add that all was measured."""
         self._write(json.dumps({"ended": True}))
+
+    def _replace(self, text: str) -> None:
+        assert self._path is not None  # noqa: S101 - there is something to replace
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self._path.with_name(f"{self._path.name}.unfinished")
+        unfinished.write_text(text)
+        unfinished.replace(self._path)
 
     def _write(self, line: str) -> None:
         if self._path is not None:
@@ -220,8 +241,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _line(key: Any, result: JsonValues) -> str:
-    return json.dumps({"key": to_json(key), "result": result.to_json()})
+def _line(key: Any, result: JsonValues, **more: Any) -> str:
+    return json.dumps({"key": to_json(key), "result": result.to_json(), **more})
 
 
 def _name(kind: Kind[Any, Any], variants: Sequence[Variant], profile: Profile) -> str:

@@ -27,7 +27,7 @@ from benchmarks.console import print_table, say, say_failure
 from benchmarks.journal import Kind
 from benchmarks.measuring.statistics import Outcome
 from benchmarks.measuring.values import JsonValues
-from benchmarks.studies.study import FOLDER, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, run_study, study_parser
 from benchmarks.verdict import EQUIVALENCE_MARGIN, Verdict
 
 SAME = 0.0
@@ -117,6 +117,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_study(
         COMPARISONS,
         options.samples or FOLDER / f"aa-{commit.sha[:8]}-{digest_of_method(options.minutes)}.jsonl",
+        Plan(
+            question="How often is a comparison of commits wrong?",
+            arms="the commit against itself, and against copies whose loading is slower by a known share",
+            number=f"{options.same} comparisons with itself, {options.slowed} with each copy",
+            nominal_error="5% for all metrics of a comparison together",
+            stopping="when all comparisons are made",
+            exclusions="none",
+            primary="comparisons with a verdict of a change, by metric and for any metric",
+        ),
         {"commit": commit.sha, "method": digest_of_method(options.minutes)},
         wanted_comparisons(options.same, options.slowed),
         measure,

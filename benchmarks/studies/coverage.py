@@ -41,7 +41,7 @@ from benchmarks.measuring.statistics import (
     ratio_intervals,
 )
 from benchmarks.measuring.values import JsonValues
-from benchmarks.studies.study import FOLDER, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, run_study, study_parser
 
 EQUAL = ("--strategies", "raw,a=raw,b=raw")
 # Compute takes no time, so that the ratio of loading is that of an epoch.
@@ -86,6 +86,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_study(
         RUNS,
         options.samples or FOLDER / f"coverage-{data}{'-delayed' if options.delayed else ''}.jsonl",
+        Plan(
+            question="How often does an interval of a comparison exclude the true ratio?",
+            arms="a loader and one that is a tenth slower" if options.delayed else "one strategy under three names",
+            number=f"{options.runs} comparisons",
+            nominal_error="5% for all intervals of a comparison together",
+            stopping="when all comparisons are made",
+            exclusions="none",
+            primary="comparisons of which an interval excludes the true ratio",
+        ),
         {"arguments": [data, *compare_arguments]},
         range(options.runs),
         lambda _: compare_once([options.source, *compare_arguments]),

@@ -1,11 +1,13 @@
-"""A study: results that take minutes each, kept in a journal, and shown once all are there."""
+"""A study: a plan that is stated before anything is measured, and results, kept in a journal as they come."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,50 @@ from rich.console import Console
 
 from benchmarks.console import say_failure, wide_console
 from benchmarks.journal import Journal, Key, Kind, Result
+from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import ROOT
+from etl.comparison.judge.make_report import describe_machine, describe_versions
 
-FOLDER = ROOT / ".asv" / "studies"
+# The journals that are committed: what README and docs say comes from them (benchmarks/evidence.py).
+FOLDER = ROOT / "benchmarks" / "studies" / "results"
 INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Plan(JsonValues):
+    """What a study states before it runs.
+
+    Attributes
+    ----------
+    question : str
+        What it is to find out.
+    arms : str
+        What is compared with what.
+    number : str
+        Rounds, pairs or comparisons.
+    nominal_error : str
+        The error rate that its intervals or verdicts promise.
+    stopping : str
+        When it ends.
+    exclusions : str
+        Which results are left out.
+    primary : str
+        The metric that answers the question.
+    """
+
+    question: str
+    arms: str
+    number: str
+    nominal_error: str
+    stopping: str
+    exclusions: str
+    primary: str
 
 
 def run_study(
     kind: Kind[Key, Result],
     path: Path,
+    plan: Plan,
     header: Mapping[str, Any],
     wanted: Sequence[Key],
     measure: Callable[[Key], Result],
@@ -30,13 +67,15 @@ def run_study(
 ) -> int:
     """Measure what is missing, show all results, and return the exit code: 2 if the study failed.
 
-    An interrupted study goes on if kind and header are the same, so the header must have all that decides what is
+    An interrupted study goes on if kind, plan and header are the same, so the header must have all that decides what is
     measured. It does not have the code: name another file after a change of it.
 
     Parameters
     ----------
     kind, path, header
         As `Journal` takes them.
+    plan : Plan
+        Printed first, and kept in the header.
     wanted : sequence
         Keys of the results, in the order in which they are measured.
     measure : callable
@@ -47,9 +86,11 @@ def run_study(
         Returns what a key is called while it is measured.
     """
     errors = Console(stderr=True)
+    for name_of_field, stated in plan.to_json().items():
+        errors.print(f"{name_of_field.replace('_', ' ')}: {stated}", highlight=False, soft_wrap=True)
     errors.print(f"Results are kept in {path}; an interrupted study goes on.", highlight=False, soft_wrap=True)
     try:
-        journal = Journal(kind, path, header)
+        journal = Journal(kind, path, {"plan": plan.to_json(), **header}, describe_environment())
         missing = [each for each in wanted if each not in journal.results]
         took: list[float] = []
         for done, key in enumerate(missing):
@@ -68,6 +109,18 @@ def run_study(
     return 0
 
 
+def describe_environment() -> dict[str, Any]:
+    """Return commit, machine with its kernel's settings, and versions, as JSON values."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--exclude=*", "--dirty", "--abbrev=12"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {"commit": described.stdout.strip(), "machine": describe_machine(), "versions": describe_versions()}
+
+
 def study_parser(module: str, documentation: str | None, **counts: int) -> argparse.ArgumentParser:
     """Return a parser with an option for the journal, and one for each of `counts`, with its default."""
     parser = argparse.ArgumentParser(
@@ -77,7 +130,7 @@ def study_parser(module: str, documentation: str | None, **counts: int) -> argpa
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, type=whole_number, default=default, metavar="N", help=f"default: {default}")
     folder = FOLDER.relative_to(ROOT)
-    parser.add_argument("--samples", type=Path, metavar="FILE", help=f"the journal (default: below {folder})")
+    parser.add_argument("--samples", type=Path, metavar="FILE", help=f"the journal (default: in {folder})")
     return parser
 
 

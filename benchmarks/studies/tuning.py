@@ -25,7 +25,7 @@ from benchmarks.console import comma_separated, print_table, say
 from benchmarks.datasets import find_digits, find_photographs, find_sequences, find_table
 from benchmarks.journal import Kind
 from benchmarks.measuring.values import JsonValues
-from benchmarks.studies.study import FOLDER, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, run_study, study_parser
 
 TUNE_SECONDS, BEST = 240.0, 3
 # Rounds and seconds of the grid, and of the choice beside the best: the time decides how long an epoch is.
@@ -156,6 +156,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_study(
         OUTCOMES,
         options.samples or FOLDER / "tuning.jsonl",
+        Plan(
+            question="How much slower than the best configuration is the one that tuning finds?",
+            arms=f"the configuration that was found, and the {BEST} fastest of the grid",
+            number=f"{options.grid_rounds} rounds of the grid, {options.rounds} of the arms",
+            nominal_error="5% for each interval",
+            stopping="when all workloads are measured",
+            exclusions="none",
+            primary="regret: wall time of the configuration over the best one's, minus 1",
+        ),
         {"budget": options.budget, "grid_rounds": options.grid_rounds, "rounds": options.rounds},
         options.only,
         lambda name: measure(name, WORKLOADS[name], options),

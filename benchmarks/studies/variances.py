@@ -33,7 +33,7 @@ from benchmarks.measuring.sample import Recipe, take_sample
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import import_everything, start_server
-from benchmarks.studies.study import FOLDER, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, run_study, study_parser
 from benchmarks.workload import make_data
 
 LEVELS = ("server", "process", "epoch")
@@ -77,6 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_study(
             SERVERS,
             options.samples or FOLDER / f"variances-{options.strategy}.jsonl",
+            Plan(
+                question="How much do servers, processes and epochs differ?",
+                arms="one strategy, and itself",
+                number=f"{options.servers} servers, {options.processes} processes each, {options.epochs} epochs each",
+                nominal_error="none: standard deviations are reported",
+                stopping="when all servers are measured",
+                exclusions="none",
+                primary="components of the variance of the time, and of the ratio of two equal arms",
+            ),
             {name: value for name, value in vars(options).items() if name not in ("servers", "samples")},
             range(options.servers),
             lambda _: measure_server(cell, conditions(), options.processes, options.epochs),

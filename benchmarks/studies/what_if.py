@@ -29,7 +29,7 @@ from benchmarks.console import print_table, say
 from benchmarks.datasets import find_photographs
 from benchmarks.journal import Kind
 from benchmarks.measuring.values import JsonValues
-from benchmarks.studies.study import FOLDER, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, run_study, study_parser
 
 # Stores after every stage are written for strategies that read one, which takes long.
 STRATEGIES, TRAINED_STRATEGIES = ("raw", "async-raw"), ("raw", "async-raw", "presaved", "async-presaved")
@@ -281,6 +281,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_study(
             CASES,
             options.samples or FOLDER / "what-if.jsonl",
+            Plan(
+                question="How far off are predictions of an epoch in another scenario?",
+                arms="each scenario as predicted from others, and as measured",
+                number=f"{options.turns} turns, in each of which every scenario is measured",
+                nominal_error="none: errors are reported",
+                stopping="when all turns are taken",
+                exclusions="none",
+                primary="share of interpolated predictions that are off by at most 10%",
+            ),
             {"budget": options.budget, "source": Path(options.source or "").name},
             wanted,
             measure,

@@ -181,6 +181,7 @@ def describe_machine() -> dict[str, Any]:
         "frequency_mhz": frequencies(),
         "memory_nbytes": usable_nbytes(),
         "gpus": _gpus(),
+        "kernel": _kernel_settings(),
     }
 
 
@@ -205,6 +206,18 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def _kernel_settings() -> dict[str, str]:
+    """Return settings of the kernel that affect speed, as far as it shows them."""
+    files = {
+        "transparent_huge_pages": Path("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "governor": Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+    }
+    found = {name: path.read_text().strip() for name, path in files.items() if path.exists()}
+    vulnerabilities = {each.name: each for each in Path("/sys/devices/system/cpu/vulnerabilities").glob("*")}
+    mitigated = {name for name, path in vulnerabilities.items() if path.read_text().startswith("Mitigation")}
+    return {**found, "mitigations": ", ".join(sorted(mitigated))}
 
 
 def _gpus() -> list[str]:

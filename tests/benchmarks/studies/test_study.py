@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.journal import Kind
 from benchmarks.measuring.statistics import Outcome
 from benchmarks.measuring.values import JsonValues
-from benchmarks.studies.study import INTERRUPTED, run_study, study_parser
+from benchmarks.studies.study import INTERRUPTED, Plan, run_study, study_parser
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,13 @@ class Square(JsonValues):
 
 
 KIND: Kind[tuple[str, int], Square] = Kind("squares", tuple[str, int], Square)
+PLAN = Plan("how large?", "squares", "three", "none", "when all are there", "none", "the value")
 WANTED = [("a", 1), ("a", 2), ("b", 3)]
+
+
+def header(**changed: Any) -> str:
+    """Return the first line of the journal."""
+    return json.dumps({"experiment": "squares", "plan": PLAN.to_json(), "size": 3, **changed}) + "\n"
 
 
 def square(key: tuple[str, int]) -> Square:
@@ -41,12 +47,12 @@ def run(path: Path, measure: Callable[[Any], Square] = square, **header: Any) ->
         assert all(each.outcome is Outcome.SAME for each in results.values())
         shown.extend(each.value for each in results.values())
 
-    return run_study(KIND, path, {"size": 3, **header}, WANTED, measure, show), shown
+    return run_study(KIND, path, PLAN, {"size": 3, **header}, WANTED, measure, show), shown
 
 
 def test_a_study_shows_what_it_measured_and_keeps_it(tmp_path: Path) -> None:
     assert run(tmp_path / "study.jsonl") == (0, [1, 4, 9])
-    assert len((tmp_path / "study.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "study.jsonl").read_text().splitlines()) == 5
 
 
 def test_what_an_interrupted_study_has_measured_is_not_measured_again(
@@ -70,18 +76,19 @@ def test_what_an_interrupted_study_has_measured_is_not_measured_again(
     assert run(path, count) == (0, [1, 4, 9])
     assert measured == WANTED[1:]
     assert "2 of 2, 0 minutes left: ('b', 3)" in capsys.readouterr().err
-    assert [set(json.loads(line)) for line in path.read_text().splitlines()][1:] == [{"key", "result"}] * 3
+    results = [{"environment"}, {"key", "result", "at"}]
+    assert [set(json.loads(line)) for line in path.read_text().splitlines()][1:] == [*results, *results, results[1]]
     assert run(path, pytest.fail) == (0, [1, 4, 9])
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"experiment": "squares", "size": 4}\n', "was measured with size 4; name another file"),
-        ('{"experiment": "cubes", "size": 3}\n', "was measured with experiment cubes; name another file"),
+        (header(size=4), "was measured with size 4; name another file"),
+        (header(experiment="cubes"), "was measured with experiment cubes; name another file"),
         ("[]\n", "holds no results of this experiment"),
         ("no JSON\n", "holds no results of this experiment"),
-        ('{"experiment": "squares", "size": 3}\n{"key": ["a", 1], "result": {"side": 2}}\n', "holds no results"),
+        (header() + '{"key": ["a", 1], "result": {"side": 2}}\n', "holds no results"),
     ],
 )
 def test_results_of_another_study_are_refused_and_kept(
