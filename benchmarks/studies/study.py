@@ -13,11 +13,11 @@ from typing import Any
 
 from rich.console import Console
 
+import etl
 from benchmarks.console import say_failure, wide_console
 from benchmarks.journal import Journal, Key, Kind, Result
 from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import ROOT
-from etl.comparison.judge.make_report import describe_machine, describe_versions
 
 # The journals that are committed: what README and docs say comes from them (benchmarks/evidence.py).
 FOLDER = ROOT / "benchmarks" / "studies" / "results"
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Plan(JsonValues):
-    """What a study states before it runs.
+    """The plan of a study, stated before it runs.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ def run_study(
     path: Path,
     plan: Plan,
     header: Mapping[str, Any],
-    wanted: Sequence[Key],
+    wanted: Sequence[Key] | Callable[[Mapping[Key, Result]], Sequence[Key]],
     measure: Callable[[Key], Result],
     show: Callable[[dict[Key, Result], Console], None],
     name: Callable[[Key], str] = str,
@@ -76,8 +76,9 @@ def run_study(
         As `Journal` takes them.
     plan : Plan
         Printed first, and kept in the header.
-    wanted : sequence
-        Keys of the results, in the order in which they are measured.
+    wanted : sequence, or callable
+        Keys of the results, in the order in which they are measured; or a function that returns them, called with the
+        results so far before each measurement.
     measure : callable
         Returns the result of a key.
     show : callable
@@ -86,18 +87,20 @@ def run_study(
         Returns what a key is called while it is measured.
     """
     errors = Console(stderr=True)
+    keys = wanted if callable(wanted) else lambda _: wanted
     for name_of_field, stated in plan.to_json().items():
         errors.print(f"{name_of_field.replace('_', ' ')}: {stated}", highlight=False, soft_wrap=True)
     errors.print(f"Results are kept in {path}; an interrupted study goes on.", highlight=False, soft_wrap=True)
     try:
         journal = Journal(kind, path, {"plan": plan.to_json(), **header}, describe_environment())
-        missing = [each for each in wanted if each not in journal.results]
         took: list[float] = []
-        for done, key in enumerate(missing):
-            left = f", {(len(missing) - done) * statistics.median(took) / 60:.0f} minutes left" if took else ""
-            errors.print(f"{done + 1} of {len(missing)}{left}: {name(key)}", highlight=False)
+        while missing := [each for each in keys(journal.results) if each not in journal.results]:
+            left = f", {len(missing) * statistics.median(took) / 60:.0f} minutes left" if took else ""
+            errors.print(
+                f"{len(took) + 1} of {len(took) + len(missing)}{left}: {name(missing[0])}", highlight=False
+            )
             started = time.monotonic()
-            journal.note(key, measure(key))
+            journal.note(missing[0], measure(missing[0]))
             took.append(time.monotonic() - started)
     except (ValueError, RuntimeError, OSError) as error:
         say_failure(error, errors)
@@ -105,7 +108,7 @@ def run_study(
     except KeyboardInterrupt:
         errors.print("Interrupted; the same command continues from here.", highlight=False)
         return INTERRUPTED
-    show({each: journal.results[each] for each in wanted}, wide_console())
+    show({each: journal.results[each] for each in keys(journal.results)}, wide_console())
     return 0
 
 
@@ -118,7 +121,7 @@ def describe_environment() -> dict[str, Any]:
         text=True,
         check=False,
     )
-    return {"commit": described.stdout.strip(), "machine": describe_machine(), "versions": describe_versions()}
+    return {"commit": described.stdout.strip(), "machine": etl.doctor.describe_machine(), "versions": etl.doctor.describe_versions()}
 
 
 def study_parser(module: str, documentation: str | None, **counts: int) -> argparse.ArgumentParser:
