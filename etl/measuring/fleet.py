@@ -99,19 +99,32 @@ class Fleet:
         return self._all([partial(self._sample, each, name, one, timeout) for each, one in enumerate(requests)])
 
     @contextmanager
-    def session(self, request: Request) -> Iterator[tuple[Answer, Callable[[Request], Answer]]]:
+    def session(
+        self, request: Request, name: str | None = None, timeout: float | None = None
+    ) -> Iterator[tuple[Answer, Callable[[Request], Answer]]]:
         """Open a session of the first server; yield its answer, and a function that asks the session further requests.
 
         If anything is raised in this context, that server is ended: the session may be in the middle of an answer.
+
+        Parameters
+        ----------
+        name : str, optional
+            Name of what is measured, for errors; by default that of the server.
+        timeout : float, optional
+            Seconds that each answer may take; by default those of the server.
         """
         self.wait_until_ready()
         server = self._started(0)
+        server.name, server.timeout = name or server.name, timeout or server.timeout
         try:
             yield server.ask(request), server.ask
             server.end_session()
         except BaseException:
             self.end_servers()
             raise
+        if not server.can_fork:
+            server.end(ENDING_SECONDS)
+            self._end(0)
 
     def end_servers(self) -> None:
         """End all servers. The next sample starts others."""

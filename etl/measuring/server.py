@@ -96,6 +96,16 @@ def one_answer(answer: Callable[[Request], Answer]) -> OpenSession:
     return open_session
 
 
+def every_answer(answer: Callable[[Request], Answer]) -> OpenSession:
+    """Return a function that opens sessions of any number of requests, each of which `answer` answers."""
+
+    @contextmanager
+    def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
+        yield answer(request), answer
+
+    return open_session
+
+
 def _refuse(request: Request) -> Answer:
     raise ValueError(f"a session of one request cannot answer another, {request}")
 

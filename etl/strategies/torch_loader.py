@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -100,6 +101,20 @@ def apply_torch_settings(loader: Any, settings: Mapping[str, Value]) -> Any:
     for name, value in {**values, "_iterator": None}.items():
         object.__setattr__(loader, name, value)
     return loader
+
+
+@contextmanager
+def kept_sharing_strategy() -> Iterator[None]:
+    """Restore how this process shares tensors at the end, which `apply_torch_settings` may change."""
+    shared = sys.modules.get("torch.multiprocessing")
+    if shared is None:  # then a loader that imports torch is the first one to change anything
+        yield
+        return
+    before = shared.get_sharing_strategy()
+    try:
+        yield
+    finally:
+        shared.set_sharing_strategy(before)
 
 
 def _check(loader: Any, settings: Mapping[str, Value]) -> None:

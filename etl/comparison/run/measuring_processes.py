@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -241,9 +241,45 @@ class MeasuringProcesses:
         limit_seconds : float, optional
             Time after which it is given up.
         """
-        start_up = min(self._workload.start_up_batches(candidate), max(1, batches - 1))
+        recipe = self._tuning_recipe(candidate, batches)
+        return self._ask(TuningSample, "tune", candidate, limit_seconds, recipe=recipe)
+
+    def tune_in_turns(
+        self, turns: Sequence[tuple[Candidate, int]], batches: int, limit_seconds: float | None = None
+    ) -> Generator[TuningSample, None, None]:
+        """Yield one sample for each turn, in their order, all from one process.
+
+        The loader of one is closed, and its processes have ended, before that of the next is made: an idle loader may
+        go on loading, and its workers wait for CPUs that are not theirs. All candidates are one strategy with other
+        settings. An error is that of the turn whose sample would be next, and ends the process.
+
+        Parameters
+        ----------
+        turns : sequence of (Candidate, int)
+            What takes each turn, and the epochs that are timed.
+        batches, limit_seconds
+            As for `tune`.
+        """
+        rank, first = self._rank(0), turns[0][0]
+        recipes = [replace(self._tuning_recipe(each, batches), epochs=epochs) for each, epochs in turns]
+        begin, *others = [
+            self._request("tune", each, rank.cpus, rank, {"recipe": recipe})
+            for (each, _), recipe in zip(turns, recipes, strict=True)
+        ]
+        seconds = self._seconds(first) if limit_seconds is None else limit_seconds
+        with (
+            self._errors_of(first),
+            self._servers_of(first).session(begin, self._name("tune", first), seconds) as (answer, ask),
+        ):
+            yield TuningSample.from_json(answer)
+            for request in others:
+                yield TuningSample.from_json(ask(request))
+
+    def _tuning_recipe(self, candidate: Candidate, batches: int) -> Recipe:
+        """Return the recipe for some batches of an epoch, whose first ones come from all workers at the same time."""
+        in_start_up = max(self._workload.start_up_batches(candidate), candidate.setting("num_workers") or 0)
         taken = None if batches >= self._workload.epoch_batches(candidate) else batches
-        return self._ask(TuningSample, "tune", candidate, limit_seconds, recipe=Recipe(taken, start_up))
+        return Recipe(taken, min(in_start_up, max(1, batches - 1)))
 
     def load(self, candidate: Candidate) -> LoadingSample:
         """Return one sample of loading alone."""

@@ -22,7 +22,7 @@ from etl.sources.identity import stamp
 from presave.files import write_atomically
 
 # Increase it if the search changes, so that its earlier results are not used.
-VERSION = 1
+VERSION = 2
 # Settings of a comparison that have no effect on which configuration is the best.
 WITHOUT_EFFECT = (
     "strategies",

@@ -25,6 +25,8 @@ from etl.stages.stage import is_random, stage_name
 from etl.strategies.settings import canonical
 
 PREFETCH_SIZES = (1, 2, 4, 8)
+# Settings that count workers, and those that experts switch on.
+WORKERS, KEPT = ("num_workers", "workers", "loading_threads"), ("persistent_workers", "pin_memory")
 # gzip reads at a tenth of the speed of the others, and zstd takes less space.
 COMPRESSIONS = {"lzf": "h5py", "zstd": "hdf5plugin", "blosc2": "hdf5plugin"}
 DECODER_PACKAGES = {"pillow": ("PIL",), "turbo": ("simplejpeg", "cv2")}
@@ -67,8 +69,9 @@ class Space:
         The configuration as it was given.
     """
 
-    def __init__(self, candidate: Candidate, dimensions: Iterable[Dimension]) -> None:
+    def __init__(self, candidate: Candidate, dimensions: Iterable[Dimension], cpus: int) -> None:
         self._candidate = candidate
+        self._cpus = cpus
         self.dimensions = [each for each in dimensions if len(each.values) > 1]
         self.given = {name: value for each in self.dimensions for name, value in next(each.choices()).items()}
 
@@ -118,12 +121,23 @@ class Space:
                 if near != changes:
                     yield near
 
+    def expert(self) -> dict[str, Any]:
+        """Return the changes that experts begin with: a worker for each CPU, kept for all epochs; pinned memory."""
+        values = dict(self.given)
+        for dimension in self.dimensions:
+            for name in {*WORKERS}.intersection(dimension.names):
+                counts = [each for each in dimension.choices() if type(each[name]) is int and each[name] <= self._cpus]
+                values |= max(counts, key=lambda each: each[name], default={})
+            for name in {*KEPT}.intersection(dimension.names):
+                values[name] = True
+        return self.changes(values)
+
     def first_choice(
         self, count: int, seed: int, is_allowed: Callable[[Values], bool] = lambda _: True
     ) -> list[dict[str, Any]]:
         """Return the changes of up to `count` configurations to begin with; the given one is the first.
 
-        Those with one change come next, and then random ones.
+        That of experts comes next, then those that differ from it or the given one in one setting, then random ones.
 
         Parameters
         ----------
@@ -131,10 +145,15 @@ class Space:
             Returns False for changes that must be left out.
         """
         drawn = random.Random(seed)
-        starts = list(filter(is_allowed, self.neighbours({})))
-        drawn.shuffle(starts)
+        expert = self.expert()
+        around_expert, around_given = list(self.neighbours(expert)), list(self.neighbours({}))
         found = {_key({}): dict[str, Any]()}
-        for changes in starts[: max(1, count // 2)]:
+        for near in (around_expert, around_given):
+            drawn.shuffle(near)
+        half = max(1, count // 2)
+        for changes in filter(
+            is_allowed, (expert, *around_expert[:half], *around_given[: max(0, half - len(around_expert))])
+        ):
             found.setdefault(_key(changes), changes)
         for _ in range(20 * count):
             if len(found) >= count:
@@ -155,8 +174,8 @@ def _key(changes: Values) -> tuple[Any, ...]:
 def space_of(workload: Workload, candidate: Candidate, same_pixels: bool) -> Space:
     """Return what may be varied of `candidate`."""
     if candidate.is_foreign:
-        return Space(candidate, _declared(workload, candidate))
-    return Space(candidate, _built_in(workload, candidate, same_pixels))
+        return Space(candidate, _declared(workload, candidate), workload.cpus)
+    return Space(candidate, _built_in(workload, candidate, same_pixels), workload.cpus)
 
 
 def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:

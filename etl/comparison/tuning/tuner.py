@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from etl.comparison.request.settings import Settings, label_of
 from etl.comparison.run.comparison_progress import ComparisonProgress
 from etl.comparison.run.measuring_processes import InputError, MeasuringProcesses
 from etl.comparison.run.preparation import Preparation, opened_workload
+from etl.comparison.run.schedule import EPOCH_SECONDS as REPEATED_SECONDS
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.cache import Cache
 from etl.comparison.tuning.search import Arm, Search, choose
@@ -35,9 +37,8 @@ from etl.comparison.tuning.tuning_results import (
 from etl.measuring.processes import MeasurementError
 from etl.units import describe_settings
 
-# Length of the longest samples, and of the first ones, and the fewest batches of either.
-EPOCH_SECONDS, FIRST_SECONDS = 2.0, 0.4
-MIN_EPOCH_BATCHES, MIN_FIRST_BATCHES = 16, 4
+# Length of the epochs of a turn, and their fewest batches. Epochs below `REPEATED_SECONDS` are repeated.
+EPOCH_SECONDS, MIN_EPOCH_BATCHES = 1.0, 16
 # Share of a strategy's time for writing stores besides that of the given configuration.
 WRITING_SHARE = 0.2
 # A configuration is given up after this many times the time of the given one, and this many seconds.
@@ -233,10 +234,10 @@ class _OneStrategy:
         self._progress = progress
         self._space = space_of(workload, candidate, workload.settings.same_pixels)
         self._arms: dict[Candidate, Arm] = {}
+        self._checks: dict[Arm, CheckedEpoch | None] = {}
         self._as_given = self._arm({})
-        # Duration and batches of the first sample, which is of the given configuration.
+        # Duration of the first sample, which is of the given configuration.
         self._first_seconds: float | None = None
-        self._first_batches = 1
         self._first_look: TuningSample | None = None
         self.was_interrupted = False
 
@@ -251,24 +252,24 @@ class _OneStrategy:
             self._take,
             renew=self._processes.renew,
             epoch_batches=self._scale.batches,
-            batches=self._first_and_last_batches(),
             deadline=deadline,
             seed=seed,
             progress=self._progress,
-            is_allowed=self._is_allowed,
         )
         count = search.measure_given()
         if self._given.is_presaved:
             self._write(self._with_other_stores(), began + WRITING_SHARE * (deadline - began))
         changes = self._space.first_choice(count, seed, lambda each: self._is_allowed(self._arm(each)))
-        finalists = search.look_around(search.halve(list(map(self._arm, changes))), self._near)
-        ratios = search.confirm(self._same_work(finalists))
+        explored = search.explore(map(self._arm, changes), self._near)
+        finalists = search.confirm(explored, self._does_same_work)
         self.was_interrupted = search.was_interrupted
         measured = [each for each in self._arms.values() if each.samples]
         failed = [each for each in self._arms.values() if each.failed]
         throttled = statistics.median(sample.throttled for each in measured for sample in each.samples)
-        ratios = {each: ratio for each, ratio in ratios.items() if self._is_allowed(each)}
-        shown = ratios if throttled <= THROTTLED_LIMIT else {}
+        ratios = {each: ratio for each in measured if each is not given and (ratio := each.ratio_to(given)) is not None}
+        shown = {each: ratios[each] for each in finalists if self._is_allowed(each)}
+        if throttled > THROTTLED_LIMIT:
+            shown.clear()
         best = choose(given, shown, self._simplicity, may_keep=self._is_allowed(given))
         return TunedStrategy(
             name=self._given.name,
@@ -280,10 +281,12 @@ class _OneStrategy:
                 TriedConfiguration(
                     settings=each.changes,
                     costs=self._costs(each),
-                    trials=len(each.samples),
-                    is_finalist=each in ratios or each is given,
+                    trials=len(each.rounds) + (each is given),
+                    is_finalist=each in finalists or each is given,
                     ratio=ratios.get(each),
                     dropped=each.dropped,
+                    turns=len(each.samples),
+                    left=each.left,
                 )
                 for each in measured
             ),
@@ -331,21 +334,26 @@ class _OneStrategy:
             self._preparation.prepare(self._given.origin)
         self._write([self._as_given], math.inf)
 
-    def _take(self, arm: Arm, batches: int) -> TuningSample:
-        """Take a sample. Only an error in the given configuration is raised as an error in the input."""
-        limit = None
-        if self._first_seconds is not None:
-            limit = SLOWEST * self._first_seconds / self._first_batches * max(batches, self._first_batches) + MARGIN
-        started = time.monotonic()
+    def _take(self, arms: Sequence[Arm]) -> Generator[TuningSample, None, None]:
+        """Yield samples from one process. Only an error in the first sample is raised as an error in the input."""
+        limit = None if self._first_seconds is None else SLOWEST * self._first_seconds + MARGIN
+        turns = [(each.candidate, self._epochs(each)) for each in arms]
         try:
-            sample = self._processes.tune(arm.candidate, batches, limit)
+            started = time.monotonic()
+            for sample in self._processes.tune_in_turns(turns, self._turn_batches, limit):
+                self._first_seconds = self._first_seconds or time.monotonic() - started
+                yield sample
         except InputError as error:
             if self._first_seconds is None:
                 raise
             raise MeasurementError(str(error), reason=str(error)) from error
-        if self._first_seconds is None:
-            self._first_seconds, self._first_batches = time.monotonic() - started, batches
-        return sample
+
+    def _epochs(self, arm: Arm) -> int:
+        """Return the epochs of a turn after the first one: as many as a sample of a comparison has."""
+        is_whole = self._turn_batches >= self._workload.epoch_batches(arm.candidate)
+        if not arm.samples or not is_whole or self._workload.settings.cache == "cold":
+            return 1
+        return math.ceil(REPEATED_SECONDS / max(arm.samples[0].epoch_seconds(self._turn_batches), 1e-3))
 
     def _batch_seconds(self) -> float:
         """Return the expected seconds of a batch."""
@@ -355,12 +363,11 @@ class _OneStrategy:
         assert self._first_look is not None  # noqa: S101 - for the type checker
         return self._first_look.seconds_per_batch
 
-    def _first_and_last_batches(self) -> tuple[int, int]:
-        last = -(-len(self._workload.records) // self._workload.step_records)
-        if self._given.is_foreign:
-            last = self._workload.batches_of(self._given) or last
-        first = max(MIN_FIRST_BATCHES, round(FIRST_SECONDS / self._batch_seconds()))
-        return min(first, last), last
+    @property
+    def _turn_batches(self) -> int:
+        """Batches of an epoch of a turn."""
+        selected = -(-len(self._workload.records) // self._workload.step_records)
+        return (self._workload.batches_of(self._given) or selected) if self._given.is_foreign else selected
 
     def _with_other_stores(self) -> list[Arm]:
         """Return configurations that differ from the given one in its store only: other formats come first."""
@@ -395,36 +402,33 @@ class _OneStrategy:
     def _near(self, arm: Arm) -> list[Arm]:
         return list(filter(self._is_allowed, map(self._arm, self._space.neighbours(arm.changes))))
 
-    def _same_work(self, finalists: list[Arm]) -> list[Arm]:
-        """Return the finalists that load the same records as the given configuration; the others are dropped."""
-        is_partly_read = self._given.is_foreign and not self._workload.gets_selected(self._given)
-        if is_partly_read or finalists in ([], [self._as_given]):
-            return finalists
-        expected = self._check(self._as_given)
-        if expected is None:
-            return finalists
+    def _does_same_work(self, arm: Arm) -> bool:
+        """Return True if `arm` is allowed, and loads the same records as the given configuration; otherwise drop it."""
+        if not self._is_allowed(arm):
+            return False
+        if self._given.is_foreign and not self._workload.gets_selected(self._given):  # only a part of them is read
+            return True
+        if (expected := self._check(self._as_given)) is None:
+            return True
         # Of random transforms that are drawn anew whenever they are read, only the amount can be the same.
         is_random = self._preparation.randomness is not None or (self._given.is_foreign and expected.reshuffles is None)
-        allowed = (*SAME, "same amount") if is_random else SAME
-        for each in finalists:
-            if each is self._as_given:
-                continue
-            epoch = self._check(each)
-            if epoch is None:
-                each.dropped = "its epoch could not be checked"
-                continue
-            same = compare_epochs(epoch.content, expected.content, "the given configuration", None)
-            if same.level not in allowed:
-                each.dropped = f"it loads other records: {same.reason}"
-        return [each for each in finalists if not each.dropped or each is self._as_given]
+        if (epoch := self._check(arm)) is None:
+            arm.dropped = "its epoch could not be checked"
+            return False
+        same = compare_epochs(epoch.content, expected.content, "the given configuration", None)
+        if same.level not in ((*SAME, "same amount") if is_random else SAME):
+            arm.dropped = f"it loads other records: {same.reason}"
+        return not arm.dropped
 
     def _check(self, arm: Arm) -> CheckedEpoch | None:
         """Return an epoch of `arm`, computed with the threads of the given configuration; None if it fails."""
+        if arm in self._checks:
+            return self._checks[arm]
         threads = self._workload.threads(self._as_given.candidate).compute
-        try:
-            return self._processes.check(arm.candidate, threads, trains=False, again="whole")
-        except (MeasurementError, InputError):
-            return None
+        self._checks[arm] = None
+        with contextlib.suppress(MeasurementError, InputError):
+            self._checks[arm] = self._processes.check(arm.candidate, threads, trains=False, again="whole")
+        return self._checks[arm]
 
     def _simplicity(self, arm: Arm) -> tuple[int, int]:
         return len(arm.changes), self._costs(arm).disk_nbytes
@@ -445,14 +449,11 @@ class _OneStrategy:
         )
 
     def _epoch_seconds(self, arm: Arm, batches: float) -> float:
-        """Return the median of the rounds.
+        """Return the median of the rounds of the given configuration, times the ratio to it.
 
-        For others than finalists it is that of the given configuration times the ratio of their scores: single samples
-        of different minutes cannot be compared.
+        Times of different rounds cannot be compared.
         """
-        given = self._as_given
-        if arm.rounds:
-            return statistics.median(arm.rounds.values())
-        if given.rounds and given.scores and arm.scores:
-            return statistics.median(given.rounds.values()) * math.exp(arm.score - given.score)
-        return arm.samples[-1].epoch_seconds(batches)
+        given, ratio = self._as_given, arm.ratio_to(self._as_given)
+        if ratio is None:
+            return arm.samples[-1].epoch_seconds(batches)
+        return statistics.median(given.rounds.values()) * (1.0 if arm is given else ratio.estimate)

@@ -60,14 +60,18 @@ class TriedConfiguration(JsonValues):
     trials : int
         Fresh processes that measured it.
     is_finalist : bool
-        True if it was measured again in shuffled rounds.
+        True if it was measured until the last round.
     ratio : Interval or None
-        Its wall time divided by that of the given configuration, from the rounds; None for others than finalists, and
-        for the given configuration.
+        Its wall time divided by that of the given configuration, paired within the rounds that have both; None if
+        there are none, and for the given configuration.
     dropped : str
         Why it may not be chosen, such as a limit that it exceeds; empty otherwise.
     is_on_front : bool
         True if no other configuration that may be chosen is as good or better in all costs.
+    turns : int
+        Samples that were taken of it: two in each round.
+    left : str
+        Why it left the race before the last round, such as that it was slower than the best; empty otherwise.
     """
 
     settings: Mapping[str, Any]
@@ -77,6 +81,8 @@ class TriedConfiguration(JsonValues):
     ratio: Interval | None = None
     dropped: str = ""
     is_on_front: bool = False
+    turns: int = 0
+    left: str = ""
 
 
 @dataclass(frozen=True)

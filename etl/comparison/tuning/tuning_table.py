@@ -19,8 +19,8 @@ MAX_ROWS = 8
 MAX_REASONS = 5
 LEGEND = (
     "#: place by speed among all that were tried. epoch: wall time of all records. ratio: this time divided by that of "
-    "the given settings, paired within rounds; only finalists were measured in rounds. memory: peak of the process and "
-    "its workers. front: no other configuration is as good in epoch, prepare, disk and memory together."
+    "the given settings, paired within rounds. memory: peak of the process and its workers. front: no other "
+    "configuration is as good in epoch, prepare, disk and memory together."
 )
 KEPT_LEGEND = " kept: the given settings are the choice."
 

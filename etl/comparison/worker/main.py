@@ -22,7 +22,7 @@ from etl.images.settings import take_over
 from etl.kernels import load_kernels
 from etl.measuring.layout import import_in_drawn_order
 from etl.measuring.sample import take_sample
-from etl.measuring.server import Answer, OpenSession, Request, one_answer
+from etl.measuring.server import Answer, OpenSession, Request, every_answer
 from etl.measuring.values import JsonValues
 from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy, Policy, ThreadPolicy
 from etl.training.backends import import_torch
@@ -56,7 +56,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
         with ExitStack() as in_force:
             return _answer(work, MeasuringRequest.from_json(asked), in_force).to_json()
 
-    return {}, one_answer(answer)
+    return {}, every_answer(answer)
 
 
 def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonValues:

@@ -31,13 +31,14 @@ from etl.measuring.epochs import Compute, MeasuredLoader
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
 from etl.measuring.sample import take_sample
-from etl.measuring.server import Answer, OpenSession, Request, one_answer
+from etl.measuring.server import Answer, OpenSession, Request, every_answer
 from etl.measuring.values import JsonValues
 from etl.runtime.gc_policy import GcPolicy
 from etl.runtime.heap_policy import HeapPolicy
 from etl.strategies.open_loader import find_prepare, open_loader
 from etl.strategies.settings import declared_settings, present_settings
 from etl.strategies.task import Task
+from etl.strategies.torch_loader import kept_sharing_strategy
 from etl.training.compute import seed_everything
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ def answer(
                 left = end_processes()
             return replace(checked, left_behind=left, printed_lines=printed.count, first_printed=printed.first)
         take = take_tuning_sample if asked.action == "tune" else take_sample
-        return take(loading, asked.recipe)
+        with kept_sharing_strategy():
+            return take(loading, asked.recipe)
     finally:
         end_processes()
 
@@ -234,11 +236,12 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
             raise ValueError(f"{asked.action} needs a user's loader")
         compute_threads = asked.compute_threads or loader.settings.get("compute_threads")
         torch = sys.modules.get("torch")
-        if compute_threads is not None and torch is not None:
-            torch.set_num_threads(compute_threads)
         conditions = loader.conditions
         with ExitStack() as in_force:
+            if compute_threads is not None and torch is not None:
+                in_force.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(compute_threads)
             policies = [in_force.enter_context(each) for each in (HeapPolicy(conditions.heap), GcPolicy(conditions.gc))]
             return audited(answer(asked, loader, task_of(loader), None), policies).to_json()
 
-    return {}, one_answer(respond)
+    return {}, every_answer(respond)

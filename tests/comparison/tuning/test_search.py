@@ -1,9 +1,9 @@
-"""The search for the best configuration, with made-up times."""
+"""The search for the best configuration, with made-up times of a turn."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from functools import cache
 
 import pytest
@@ -21,28 +21,30 @@ class Machine:
     def __init__(self, seconds_per_batch: Callable[[Arm], float], noise: float = 0.0) -> None:
         self.now = 0.0
         self.renewed = 0
-        self.taken: list[tuple[Arm, int]] = []
+        self.processes = 0
+        self.taken: list[Arm] = []
         self._seconds = seconds_per_batch
         self._noise = random.Random(3)
         self._spread = noise
 
-    def take(self, arm: Arm, batches: int) -> TuningSample:
-        self.taken.append((arm, batches))
-        seconds = self._seconds(arm) * (1 + self._noise.gauss(0, self._spread))
-        self.now += 1.0 + batches * seconds
-        return TuningSample(seconds, seconds, 10**6)
+    def take(self, arms: Sequence[Arm]) -> Generator[TuningSample, None, None]:
+        self.processes += 1
+        for arm in arms:
+            self.taken.append(arm)
+            seconds = self._seconds(arm) * (1 + self._noise.gauss(0, self._spread))
+            self.now += 1.0 + seconds
+            yield TuningSample(seconds, seconds, 10**6)
 
     def renew(self) -> None:
         self.renewed += 1
         self.now += 2.0
 
-    def search(self, seconds: float, batches: tuple[int, int] = (4, 32)) -> Search:
+    def search(self, seconds: float) -> Search:
         return Search(
             configuration(0),
             self.take,
             renew=self.renew,
             epoch_batches=100.0,
-            batches=batches,
             deadline=seconds,
             seed=1,
             progress=lambda phase, done, total: None,
@@ -68,46 +70,65 @@ def ratio(estimate: float, low: float | None = None, high: float | None = None) 
     return Interval(estimate, low, high, 8)
 
 
-def test_halving_finds_the_fastest_of_many_in_spite_of_noise() -> None:
-    machine = Machine(lambda each: 0.1 + 0.02 * abs(number_of(each) - 17), noise=0.05)
-    search = machine.search(300.0)
-    count = search.measure_given()
-    assert 12 <= count <= 32
-    finalists = search.halve([configuration(number) for number in range(24)])
-    assert configuration(17) in finalists
-    assert len(finalists) <= 4
+def nothing_near(_: Arm) -> list[Arm]:
+    return []
 
 
-def test_the_longest_samples_are_spent_on_the_few_that_are_left() -> None:
-    machine = Machine(lambda each: 0.1 + 0.02 * number_of(each))
+def test_the_fastest_of_many_is_found_in_spite_of_noise() -> None:
+    machine = Machine(lambda each: 0.5 + 0.05 * abs(number_of(each) - 17), noise=0.03)
     search = machine.search(1_000.0)
+    assert search.measure_given() == 32
+    found = search.confirm(search.explore(map(configuration, range(24)), nothing_near))
+    assert configuration(17) in found
+    assert {number_of(each) for each in found} <= {15, 16, 17, 18, 19}
+
+
+def test_a_round_alternates_in_one_process_and_ends_in_reverse_order() -> None:
+    machine = Machine(lambda each: 0.5)
+    search = machine.search(30.0)
     search.measure_given()
-    search.halve([configuration(number) for number in range(16)])
-    counts = {batches: sum(taken == batches for _, taken in machine.taken) for batches in (4, 8, 16, 32)}
-    assert counts[4] == 17
-    assert counts[4] > counts[8] > counts[16] >= counts[32] > 0
+    search.explore([configuration(1), configuration(2)], nothing_near)
+    first = machine.taken[1:7]
+    assert set(first[:3]) == set(map(configuration, range(3)))
+    assert first[3:] == first[2::-1]
+    assert machine.processes == 2
+
+
+def test_a_configuration_leaves_once_it_is_shown_to_be_slower_by_more_than_two_percent() -> None:
+    times = {0: 1.0, 1: 1.0, 2: 1.1, 3: 1.015, 4: 1.6}
+    machine = Machine(lambda each: times[number_of(each)], noise=0.001)
+    search = machine.search(300.0)
+    search.measure_given()
+    found = search.confirm(search.explore(map(configuration, range(1, 5)), nothing_near))
+    assert set(found) == {configuration(1), configuration(3)}
+    assert [len(configuration(number).rounds) for number in (4, 2)] == [1, 5]
+    assert "1.60 times as long as the best" in configuration(4).left
+    assert "90% interval" in configuration(2).left
+    assert configuration(3).left == ""
 
 
 def test_every_round_has_a_new_server() -> None:
-    machine = Machine(lambda each: 0.1 + 0.02 * number_of(each))
+    machine = Machine(lambda each: 0.1)
     search = machine.search(200.0)
     search.measure_given()
-    search.halve([configuration(number) for number in range(8)])
     assert machine.renewed == 0
     search.confirm([configuration(1)])
-    assert machine.renewed > 6
+    assert machine.renewed == len(configuration(1).rounds) > 6
 
 
 def test_what_there_is_no_time_for_is_left_out() -> None:
     machine = Machine(lambda each: 1.0)
     search = machine.search(60.0)
     assert search.measure_given() == 4
-    search.halve([configuration(number) for number in range(30)])
-    assert 4 <= len({arm for arm, _ in machine.taken}) < 15
-    assert machine.now < 60.0
+    search.confirm(search.explore(map(configuration, range(30)), nothing_near))
+    assert 4 <= len(set(machine.taken)) < 15
+    assert machine.now < 75.0
+    without_time = [each for each in map(configuration, range(1, 30)) if "no time" in each.left]
+    assert without_time
+    assert all(each.rounds for each in without_time)
 
 
-def test_a_configuration_that_fails_is_left_out_and_named() -> None:
+def test_a_configuration_that_fails_is_left_out_and_named_and_the_others_go_on() -> None:
     def seconds(arm: Arm) -> float:
         if number_of(arm) == 2:
             raise MeasurementError("raw raised OSError: no space", reason="OSError: no space")
@@ -115,9 +136,9 @@ def test_a_configuration_that_fails_is_left_out_and_named() -> None:
 
     search = Machine(seconds).search(100.0)
     search.measure_given()
-    finalists = search.halve([configuration(number) for number in range(5)])
+    finalists = search.explore(map(configuration, range(5)), nothing_near)
     assert [configuration(number).failed for number in range(5)] == ["", "", "OSError: no space", "", ""]
-    assert configuration(2) not in finalists
+    assert set(finalists) == {configuration(number) for number in (1, 3, 4)}
 
 
 def test_a_given_configuration_that_fails_ends_the_search() -> None:
@@ -128,41 +149,48 @@ def test_a_given_configuration_that_fails_ends_the_search() -> None:
         Machine(fail).search(100.0).measure_given()
 
 
-def test_neighbours_of_the_best_are_tried_until_none_is_better() -> None:
-    machine = Machine(lambda each: 0.1 + 0.05 * abs(number_of(each) - 40))
+def test_neighbours_of_the_best_enter_until_none_is_better() -> None:
+    machine = Machine(lambda each: 0.5 + 0.2 * abs(number_of(each) - 40))
     search = machine.search(2_000.0)
     search.measure_given()
-    finalists = search.halve([configuration(number) for number in (0, 34, 35)])
 
     def near(arm: Arm) -> list[Arm]:
         return [configuration(number_of(arm) + step) for step in (-1, 1)]
 
-    assert search.look_around(finalists, near)[0] == configuration(40)
+    assert search.explore([configuration(34), configuration(35)], near)[0] == configuration(40)
+
+
+def test_what_may_not_be_chosen_is_not_raced_to_the_end() -> None:
+    machine = Machine(lambda each: 0.1 * (3 - number_of(each)))
+    search = machine.search(200.0)
+    search.measure_given()
+    finalists = search.explore([configuration(1), configuration(2)], nothing_near)
+    assert search.confirm(finalists, lambda each: each != configuration(2)) in ([], [configuration(1)])
 
 
 def test_rounds_go_on_until_the_deadline_and_pair_each_finalist_with_the_given_one() -> None:
-    machine = Machine(lambda each: 0.1 if number_of(each) == 1 else 0.2, noise=0.01)
+    machine = Machine(lambda each: 1.0 if number_of(each) == 1 else 1.2, noise=0.01)
     search = machine.search(200.0)
     search.measure_given()
-    ratios = search.confirm([configuration(1), configuration(2)])
-    assert set(ratios) == {configuration(1), configuration(2)}
-    assert ratios[configuration(1)].estimate == pytest.approx(0.5, rel=0.05)
-    assert ratios[configuration(1)].excludes_one
-    assert not ratios[configuration(2)].excludes_one
-    assert machine.now <= 200.0
+    assert search.confirm([configuration(1)]) == [configuration(1)]
+    ratio = configuration(1).ratio_to(configuration(0))
+    assert ratio is not None
+    assert ratio.estimate == pytest.approx(1 / 1.2, rel=0.02)
+    assert ratio.excludes_one
+    assert 180.0 < machine.now <= 200.0
 
 
 def test_an_interruption_keeps_the_complete_rounds() -> None:
     def seconds(arm: Arm) -> float:
         if len(machine.taken) > 12:
             raise KeyboardInterrupt
-        return 0.1 * (1 + number_of(arm))
+        return 0.1
 
     machine = Machine(seconds)
     search = machine.search(1_000.0)
     search.measure_given()
-    ratios = search.confirm([configuration(1)])
-    assert ratios[configuration(1)].count == 5
+    assert search.confirm([configuration(1)]) == [configuration(1)]
+    assert len(configuration(1).rounds) == 2
     assert search.was_interrupted
 
 

@@ -136,6 +136,21 @@ def test_settings_that_were_given_are_the_first_configuration(table: Path) -> No
     assert space.first_choice(5, seed=0)[0] == {}
 
 
+def test_the_configuration_of_experts_and_what_is_near_it_come_next(table: Path) -> None:
+    space = loader_space(table)
+    chosen = space.first_choice(8, seed=0)
+    assert chosen[:2] == [{}, {"num_workers": 2, "persistent_workers": True}]
+    near = list(space.neighbours(chosen[1]))  # one of them has no workers, which is the given configuration
+    assert all(each in near for each in chosen[2:5])
+
+
+def test_experts_let_as_many_threads_load_as_there_are_cpus(table: Path) -> None:
+    workload = workload_of(table, "async-raw", "raw")
+    ahead, raw = (space_of(workload, each, False) for each in workload.candidates())
+    assert ahead.expert() == {"compute_threads": 2, "loading_threads": 2}
+    assert raw.expert() == {}
+
+
 def test_neighbours_differ_in_one_setting(table: Path) -> None:
     space = loader_space(table)
     changes = {"num_workers": 1}
@@ -146,6 +161,6 @@ def test_neighbours_differ_in_one_setting(table: Path) -> None:
 
 def test_what_is_not_allowed_is_not_tried() -> None:
     dimensions = [Dimension(("format",), (("npy",), ("hdf5",), ("torch",)))]
-    space = Space(Candidate("presaved", "npy", "resize"), dimensions)
+    space = Space(Candidate("presaved", "npy", "resize"), dimensions, 2)
     chosen = space.first_choice(10, 0, lambda each: each.get("format") != "torch")
     assert {each.get("format", "npy") for each in chosen} == {"npy", "hdf5"}
