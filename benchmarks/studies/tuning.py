@@ -1,19 +1,20 @@
 """The regret of what `etl.tune` chooses, against an exhaustive grid: `python -m benchmarks.studies.tuning`.
 
-For each workload, a strategy is tuned. Then every combination of a grid of at least 24 settings is measured. Last, the
-choice and the best three of the grid are measured again together, in fresh rounds: the best of many noisy measurements
-would look better than it is. The regret is the time of the choice over that of the best of the three, minus 1.
+For each workload, a strategy is tuned for four minutes. Then its choice, the given settings and every combination of a
+grid of at least 24 settings are measured in rounds; later phases keep the 8 fastest, and the 3 fastest. The even rounds
+alone decide which is the best of the grid, and the odd ones alone how much slower the choice is: the best of many noisy
+measurements looks better than it is in these. The regret is the time of the choice over that of the best, minus 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,16 @@ from rich.table import Table
 import etl
 from benchmarks.console import comma_separated, print_table, say
 from benchmarks.datasets import find_digits, find_photographs, find_sequences, find_table
-from benchmarks.journal import Kind
+from benchmarks.journal import Kind, read_lines, results_in
+from benchmarks.measuring.statistics import Interval, ratio_interval
 from benchmarks.measuring.values import JsonValues
 from benchmarks.studies.study import FOLDER, Plan, run_study, study_parser
 
-TUNE_SECONDS, BEST = 240.0, 3
-# Rounds and seconds of the grid, and of the choice beside the best: the time decides how long an epoch is.
-GRID_ROUNDS, GRID_SECONDS = 2, 180.0
-FINAL_ROUNDS, FINAL_SECONDS = 12, 300.0
+# A workload takes half an hour: tuning, and six phases of rounds, which are taken so many at a time.
+TUNE_SECONDS, PHASE_SECONDS, ROUNDS = 240.0, 260.0, 4
+ALL_RECORDS = 10**9
 PHOTOGRAPHS, ROWS, FILES = 512, 100_000, 600
 WANTED = 0.05
-MODULE = "benchmarks.studies.tuning"  # also if it runs as a program
 # Iterations of a loop in Python for each record of `python_dataloader`, about a millisecond.
 LOOPS = 15_000
 
@@ -113,125 +113,223 @@ WORKLOADS = {
 }
 
 
+# A workload and a phase: 0 tunes, and each further one takes rounds of `KEPT[phase]` configurations of the grid.
+Key = tuple[str, int]
+KEPT = (0, None, 8, 3, 3, 3, 3)
+
+
 @dataclass(frozen=True)
-class Regret(JsonValues):
+class Phase(JsonValues):
+    """The result of a phase of a workload.
+
+    Attributes
+    ----------
+    seconds : float
+        How long it took.
+    settings : dict of str to dict
+        All settings of the "choice", and those "given"; empty after the first phase.
+    rounds : list of dict of str to float
+        Seconds of an epoch in each round, by arm: "choice", "given", or a place in the grid.
+    """
+
+    seconds: float
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rounds: list[Mapping[str, float]] = field(default_factory=list)
+
+
+PHASES: Kind[Key, Phase] = Kind("tuning", tuple[str, int], Phase)
+
+
+@dataclass(frozen=True)
+class Regret:
     """The regret and the gain of tuning a workload.
 
     Attributes
     ----------
-    combinations : int
-        Configurations of the grid.
-    tune_seconds, grid_seconds : float
-        How long tuning took, and measuring the grid.
+    workload : str
+        Its name.
+    minutes : float
+        How long all of its phases took.
     chosen, best : dict
-        The chosen settings, and the best of the grid.
-    regret, regret_low, regret_high : float, float or None
-        Time of the choice over that of the best, minus 1, and its interval.
-    gain : float
-        Time of the choice over that of the settings as given.
-    rounds : dict of str to list of float
-        Seconds of an epoch in each of the last rounds, by configuration.
+        The chosen settings, and those of the grid that were the fastest in the even rounds.
+    ratio, gain : Interval
+        Time of the choice over that of the best, and of the settings as given, in the odd rounds.
     """
 
     workload: str
-    strategy: str
-    combinations: int
-    tune_seconds: float
-    grid_seconds: float
+    minutes: float
     chosen: Mapping[str, Any]
     best: Mapping[str, Any]
-    regret: float
-    regret_low: float | None
-    regret_high: float | None
-    gain: float
-    rounds: Mapping[str, list[float]] = field(default_factory=dict)
+    ratio: Interval
+    gain: Interval
+
+    @classmethod
+    def of(cls, name: str, phases: Sequence[Phase]) -> Regret:
+        """Return the regret in all phases of a workload."""
+        odd = [each for phase in phases for each in phase.rounds[1::2]]
+        best = _fastest(phases, 1)[0]
+        return cls(
+            workload=name,
+            minutes=sum(each.seconds for each in phases) / 60,
+            chosen=phases[0].settings["choice"],
+            best=list(WORKLOADS[name].combinations())[int(best)],
+            ratio=_ratio(odd, "choice", best),
+            gain=_ratio(odd, "choice", "given"),
+        )
+
+    @property
+    def is_within(self) -> bool:
+        """True if the interval of the regret includes 0 or ends below `WANTED`."""
+        low, high = self.ratio.low, self.ratio.high
+        return low is not None and high is not None and (low <= 1 <= high or high < 1 + WANTED)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of its row, one for each of `HEADINGS`."""
+        low, high = self.ratio.low, self.ratio.high
+        return (
+            self.workload,
+            WORKLOADS[self.workload].strategy.rpartition(":")[2],
+            f"{self.minutes:.0f}",
+            f"{self.ratio.count}",
+            f"{self.ratio.estimate - 1:+.1%}",
+            f"{low - 1:+.1%} to {high - 1:+.1%}" if low is not None and high is not None else "",
+            f"{(high - low) / 2:.1%}" if low is not None and high is not None else "",
+            f"{self.gain.estimate:.2f}",
+            _words(self.chosen),
+            _words(self.best),
+        )
 
 
-OUTCOMES: Kind[str, Regret] = Kind("tuning", str, Regret)
+HEADINGS = [
+    "workload",
+    "strategy",
+    "minutes",
+    "rounds",
+    "regret",
+    "95% interval",
+    "half-width",
+    "choice / given",
+    "choice",
+    "best of the grid",
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tune, measure the grids, print the regrets, and return 2 if the call was wrong."""
     options = parse(arguments)
+    path = options.samples or FOLDER / "tuning.jsonl"
     return run_study(
-        OUTCOMES,
-        options.samples or FOLDER / "tuning.jsonl",
+        PHASES,
+        path,
         Plan(
             question="How much slower than the best configuration is the one that tuning finds?",
-            arms=f"the configuration that was found, and the {BEST} fastest of the grid",
-            number=f"{options.grid_rounds} rounds of the grid, {options.rounds} of the arms",
+            arms="the configuration that was found, the given one, and those of a grid: in later phases its fastest",
+            number=f"calls of {options.rounds} rounds, as many as there is time for in {len(KEPT) - 1} phases",
             nominal_error="5% for each interval",
-            stopping="when all workloads are measured",
+            stopping=f"tuning ends after {options.budget:g} s, and each further phase after {options.seconds:g} s",
             exclusions="none",
-            primary="regret: wall time of the configuration over the best one's, minus 1",
+            primary="regret in the odd rounds: wall time over that of the fastest in the even rounds, minus 1",
         ),
-        {"budget": options.budget, "grid_rounds": options.grid_rounds, "rounds": options.rounds},
-        options.only,
-        lambda name: measure(name, WORKLOADS[name], options),
-        show,
+        {"budget": options.budget, "seconds": options.seconds, "rounds": options.rounds},
+        [(name, phase) for name in options.only for phase in range(len(KEPT))],
+        lambda key: measure(key, _phases(path, key[0]), options),
+        lambda results, console: show([_regret(results, name) for name in options.only], console),
+        lambda key: f"{key[0]}, phase {key[1]}",
     )
 
 
-def show(outcomes: Mapping[str, Regret], console: Console) -> None:
-    """Print the outcomes, and how many regrets are as small as wanted."""
-    print_table(table(list(outcomes.values())), console)
-    within = sum(each.regret_high is not None and each.regret_high <= WANTED for each in outcomes.values())
-    say(
-        f"{within} of {len(outcomes)} regrets are at most {WANTED:.0%}, the upper end of the interval included.",
-        console,
-    )
+def render(path: Path) -> str:
+    """Return the table of the workloads that are complete in a journal, as Markdown."""
+    results = results_in(read_lines(path)[1:], PHASES)
+    complete = [name for name in WORKLOADS if all((name, phase) in results for phase in range(len(KEPT)))]
+    rows: list[Sequence[str]] = [
+        HEADINGS,
+        ["---"] * len(HEADINGS),
+        *(_regret(results, name).cells for name in complete),
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def measure(name: str, workload: TunedWork, options: argparse.Namespace) -> Regret:
-    """Tune a workload, measure its grid, and compare the choice with the best of it."""
+def show(regrets: Sequence[Regret], console: Console) -> None:
+    """Print the regrets, and how many are as small as wanted."""
+    made = Table(title="regret of the choice against the best of an exhaustive grid")
+    for heading in HEADINGS:
+        made.add_column(heading)
+    for each in regrets:
+        made.add_row(*each.cells)
+    print_table(made, console)
+    within = sum(each.is_within for each in regrets)
+    say(f"{within} of {len(regrets)} intervals of the regret include 0 or end below {WANTED:.0%}.", console)
+
+
+def measure(key: Key, before: Sequence[Phase], options: argparse.Namespace) -> Phase:
+    """Take a phase of a workload, after those `before`."""
+    name, phase = key
+    workload, started = WORKLOADS[name], time.monotonic()
     source = _source(workload.source)
-    started = time.monotonic()
-    tuning = etl.tune(source, {"tuned": workload.strategy}, budget=options.budget, tuning_cache="", **workload.settings)
-    tuned, tune_seconds = tuning.strategies[0], time.monotonic() - started
-    started = time.monotonic()
-    grid = list(workload.combinations())
-    ranked = _compare(
-        source, workload, {f"{number}": each for number, each in enumerate(grid)}, options.grid_rounds, GRID_SECONDS
-    )
-    by_speed = sorted(ranked.strategies, key=lambda each: each.parts.wall_seconds)
-    grid_seconds = time.monotonic() - started
-    complete = {**tuned.given, **tuned.chosen} if not tuned.is_foreign else dict(tuned.chosen)
-    best = {f"best {place}": grid[int(each.name)] for place, each in enumerate(by_speed[:BEST], 1)}
-    as_given = {} if tuned.is_foreign else dict(tuned.given)
-    final = _compare(source, workload, {"choice": complete, **best, "given": as_given}, options.rounds, FINAL_SECONDS)
-    results = {each.name: each for each in final.strategies}
-    ratios = {label: results[label].ratio for label in best}
-    fastest = min(ratios, key=lambda label: ratios[label].estimate)
-    ratio, given = ratios[fastest], results["given"].ratio
-    return Regret(
-        workload=name,
-        strategy=workload.strategy,
-        combinations=len(grid),
-        tune_seconds=tune_seconds,
-        grid_seconds=grid_seconds,
-        chosen=tuned.chosen,
-        best=best[fastest],
-        regret=1 / ratio.estimate - 1,
-        regret_low=None if ratio.high is None else 1 / ratio.high - 1,
-        regret_high=None if ratio.low is None else 1 / ratio.low - 1,
-        gain=math.nan if given is None else 1 / given.estimate,
-        rounds={label: [each.wall_seconds for each in result.rounds] for label, result in results.items()},
-    )
+    if not before:
+        tuning = etl.tune(
+            source, {"tuned": workload.strategy}, budget=options.budget, tuning_cache="", **workload.settings
+        )
+        (tuned,) = tuning.strategies
+        given = {} if tuned.is_foreign else dict(tuned.given)
+        return Phase(time.monotonic() - started, {"choice": {**given, **tuned.chosen}, "given": given})
+    grid = {f"{place}": each for place, each in enumerate(workload.combinations())}
+    chosen = {each: grid[each] for each in _fastest(before, len(grid))[: KEPT[phase]]} if before[1:] else grid
+    rounds: list[Mapping[str, float]] = []
+    seconds = 0.0
+    while not rounds or time.monotonic() - started + seconds <= options.seconds:
+        began = time.monotonic()
+        rounds += _rounds(source, workload, {**before[0].settings, **chosen}, options)
+        seconds = time.monotonic() - began
+    return Phase(time.monotonic() - started, rounds=rounds)
 
 
-def _compare(
-    source: str, workload: TunedWork, configured: Mapping[str, Mapping[str, Any]], rounds: int, seconds: float
-) -> Any:
-    """Return the report of all configurations of the workload's strategy, which takes about `seconds`."""
-    return etl.compare(
+def _rounds(
+    source: str, workload: TunedWork, configured: Mapping[str, Mapping[str, Any]], options: argparse.Namespace
+) -> Iterator[Mapping[str, float]]:
+    """Yield the seconds of an epoch in each round of a comparison of configurations of the workload's strategy."""
+    report = etl.compare(
         source,
         dict.fromkeys(configured, workload.strategy),
         configured=configured,
-        rounds=rounds,
-        budget=seconds,
+        rounds=options.rounds,
+        budget=options.seconds,
         etl_alone_rounds=1,
-        **workload.settings,
+        **{"records": ALL_RECORDS, **workload.settings},
     )
+    for number in range(options.rounds):
+        yield {
+            each.name: float(f"{each.rounds[number].wall_seconds:.5g}")
+            for each in report.strategies
+            if number < len(each.rounds)
+        }
+
+
+def _phases(path: Path, name: str) -> list[Phase]:
+    """Return the phases of a workload in the journal, which has those before the one that is measured."""
+    results = results_in(read_lines(path)[1:], PHASES)
+    return [results[name, phase] for phase in range(len(KEPT)) if (name, phase) in results]
+
+
+def _regret(results: Mapping[Key, Phase], name: str) -> Regret:
+    return Regret.of(name, [results[name, phase] for phase in range(len(KEPT))])
+
+
+def _fastest(phases: Sequence[Phase], count: int) -> list[str]:
+    """Return the `count` fastest of the grid in the even rounds, the fastest first, of those in the last phase."""
+    even = [each for phase in phases for each in phase.rounds[::2]]
+    arms = phases[-1].rounds[0].keys() - {"choice", "given"}
+    return sorted(arms, key=lambda each: (_ratio(even, each, "choice").estimate, each))[:count]
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "as given"
+
+
+def _ratio(rounds: Sequence[Mapping[str, float]], above: str, below: str) -> Interval:
+    return ratio_interval([each[above] / each[below] for each in rounds if above in each and below in each])
 
 
 def _source(kind: str) -> str:
@@ -245,34 +343,18 @@ def _source(kind: str) -> str:
     return str(find_sequences(FILES)) if kind == "sequences" else kind
 
 
-def table(outcomes: Sequence[Regret]) -> Table:
-    """Return the outcomes as a table."""
-    made = Table(title="regret of the choice against the best of an exhaustive grid")
-    made.add_column("workload")
-    for heading in ("grid", "tuned, s", "grid, s", "regret", "95% interval", "choice / given"):
-        made.add_column(heading, justify="right")
-    for each in outcomes:
-        interval = "" if each.regret_high is None else f"{each.regret_low:+.1%} to {each.regret_high:+.1%}"
-        made.add_row(
-            f"{each.workload}: {each.strategy.rpartition(':')[2]}",
-            f"{each.combinations}",
-            f"{each.tune_seconds:.0f}",
-            f"{each.grid_seconds:.0f}",
-            f"{each.regret:+.1%}",
-            interval,
-            f"{each.gain:.2f}",
-        )
-    return made
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
-    parser = study_parser("benchmarks.studies.tuning", __doc__, grid_rounds=GRID_ROUNDS, rounds=FINAL_ROUNDS)
+    parser = study_parser("benchmarks.studies.tuning", __doc__, rounds=ROUNDS)
     parser.add_argument(
         "--only", type=comma_separated(WORKLOADS, "workload"), default=tuple(WORKLOADS), metavar="NAME,NAME"
     )
     parser.add_argument("--budget", type=float, default=TUNE_SECONDS, metavar="SECONDS", help="for tuning a workload")
-    return parser.parse_args(arguments)
+    parser.add_argument("--seconds", type=float, default=PHASE_SECONDS, metavar="SECONDS", help="for each other phase")
+    options = parser.parse_args(arguments)
+    if options.rounds < 2 or options.rounds % 2:
+        parser.error(f"--rounds {options.rounds}: give an even number of rounds, half to pick and half to judge")
+    return options
 
 
 if __name__ == "__main__":

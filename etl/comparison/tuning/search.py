@@ -89,6 +89,9 @@ class Search:
         Time of `now` at which the rounds end.
     progress : callable
         Called before each sample with "tune" or "confirm", the samples that were taken, and all that are known of.
+    is_eligible : callable
+        Called with an arm that was measured, before others leave because it is faster, and before the last rounds;
+        returns False if it may not be chosen.
     now : callable
         Clock, in seconds.
 
@@ -108,6 +111,7 @@ class Search:
         deadline: float,
         seed: int,
         progress: Callable[[str, int, int | None], None],
+        is_eligible: Callable[[Arm], bool] = lambda _: True,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._given = given
@@ -118,6 +122,7 @@ class Search:
         self._began = now()
         self._seed = seed
         self._progress = progress
+        self._is_eligible = is_eligible
         self._now = now
         self._rounds = 0
         self._turn_seconds = 0.0
@@ -163,15 +168,10 @@ class Search:
             self._racing += near[: max(0, room)]
         return [each for each in self._ranked() if each.rounds and each is not self._given]
 
-    def confirm(self, finalists: Iterable[Arm], is_eligible: Callable[[Arm], bool] = lambda _: True) -> list[Arm]:
+    def confirm(self, finalists: Iterable[Arm]) -> list[Arm]:
         """Race the given configuration and the finalists, the best of which come first, until the deadline.
 
         Those for which there is no time to become certain leave first.
-
-        Parameters
-        ----------
-        is_eligible : callable
-            Called with a finalist for which there is time; returns False if it may not be chosen.
 
         Returns
         -------
@@ -182,7 +182,7 @@ class Search:
             with_room = int((self._deadline - self._now()) / (2 * MIN_ROUNDS * self._turn_seconds)) - 1
             if len(found) >= max(1, with_room):
                 each.left = "there was no time for more rounds, and others were faster until then"
-            elif is_eligible(each):
+            elif self._is_eligible(each):
                 found.append(each)
         self._racing = [self._given, *found]
         while len(self._racing) > 1 and self._race("confirm"):
@@ -216,10 +216,12 @@ class Search:
         self._rounds += 1
         self._turn_seconds = (self._now() - started) / max(1, taken)
         ranked = self._ranked()
+        while ranked and ranked[0] is not self._given and not self._is_eligible(ranked[0]):
+            ranked.pop(0)
         for each in ranked[1:]:
             if each is not self._given:
                 each.left = _why_beaten(each, ranked[0])
-        self._racing = [each for each in racing if not (each.failed or each.left)]
+        self._racing = [each for each in racing if each in ranked and not each.left]
         return True
 
     def _take_turns(self, arms: Sequence[Arm], phase: str) -> Iterator[tuple[Arm, TuningSample]]:

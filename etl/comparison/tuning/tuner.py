@@ -255,13 +255,13 @@ class _OneStrategy:
             deadline=deadline,
             seed=seed,
             progress=self._progress,
+            is_eligible=self._does_same_work,
         )
         count = search.measure_given()
         if self._given.is_presaved:
             self._write(self._with_other_stores(), began + WRITING_SHARE * (deadline - began))
         changes = self._space.first_choice(count, seed, lambda each: self._is_allowed(self._arm(each)))
-        explored = search.explore(map(self._arm, changes), self._near)
-        finalists = search.confirm(explored, self._does_same_work)
+        finalists = search.confirm(search.explore(map(self._arm, changes), self._near))
         self.was_interrupted = search.was_interrupted
         measured = [each for each in self._arms.values() if each.samples]
         failed = [each for each in self._arms.values() if each.failed]

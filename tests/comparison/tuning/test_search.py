@@ -39,7 +39,7 @@ class Machine:
         self.renewed += 1
         self.now += 2.0
 
-    def search(self, seconds: float) -> Search:
+    def search(self, seconds: float, is_eligible: Callable[[Arm], bool] = lambda _: True) -> Search:
         return Search(
             configuration(0),
             self.take,
@@ -48,6 +48,7 @@ class Machine:
             deadline=seconds,
             seed=1,
             progress=lambda phase, done, total: None,
+            is_eligible=is_eligible,
             now=lambda: self.now,
         )
 
@@ -160,12 +161,13 @@ def test_neighbours_of_the_best_enter_until_none_is_better() -> None:
     assert search.explore([configuration(34), configuration(35)], near)[0] == configuration(40)
 
 
-def test_what_may_not_be_chosen_is_not_raced_to_the_end() -> None:
-    machine = Machine(lambda each: 0.1 * (3 - number_of(each)))
-    search = machine.search(200.0)
+def test_what_may_not_be_chosen_makes_no_other_leave() -> None:
+    machine = Machine(lambda each: (1.0, 0.9, 0.1)[number_of(each)])
+    search = machine.search(200.0, lambda each: each != configuration(2))
     search.measure_given()
-    finalists = search.explore([configuration(1), configuration(2)], nothing_near)
-    assert search.confirm(finalists, lambda each: each != configuration(2)) in ([], [configuration(1)])
+    assert search.confirm(search.explore([configuration(1), configuration(2)], nothing_near)) == [configuration(1)]
+    assert configuration(1).left == ""
+    assert len(configuration(2).rounds) == 1
 
 
 def test_rounds_go_on_until_the_deadline_and_pair_each_finalist_with_the_given_one() -> None:
