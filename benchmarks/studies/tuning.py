@@ -201,18 +201,7 @@ class Regret:
         )
 
 
-HEADINGS = [
-    "workload",
-    "strategy",
-    "minutes",
-    "rounds",
-    "regret",
-    "95% interval",
-    "half-width",
-    "choice / given",
-    "choice",
-    "best of the grid",
-]
+HEADINGS = ("workload", "strategy", "min", "rounds", "regret", "95% interval", "half-width", "gain", "choice", "best")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
