@@ -1,120 +1,177 @@
 """Compare the loaders of other projects with this project's, on the same photographs: `python -m benchmarks.peers`.
 
-It is `etl compare` with the loaders of this folder as strategies, each in an environment of its own below .asv/peers.
+This project's loader alternates with each of the others. Every loader is opened, warmed, timed in literal `for` loops
+for at least half a second, and closed, each time in a fresh process of an environment of its own below .asv/peers.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import random
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.status import Status
 
 import etl
-from benchmarks.console import comma_separated, say, say_failure, wide_console
-from benchmarks.datasets import find_photographs
-from benchmarks.measuring.processes import MeasurementError
-from benchmarks.measuring.statistics import MIN_ROUNDS
+from benchmarks.console import comma_separated, say_failure
+from benchmarks.datasets import SEED, find_photographs
+from benchmarks.measuring.statistics import Interval
 from benchmarks.peers.environments import NotInstalled, find_versions, make_environment
-from benchmarks.peers.peer_results import RESULTS, collect, save
-from benchmarks.peers.peer_table import CAPTION, show
-from benchmarks.peers.rows import OURS, PEERS, ROWS, TASKS, Row
+from benchmarks.peers.pairs import (
+    DOCUMENTED,
+    PAIRS,
+    TRIALS,
+    TUNED,
+    Key,
+    Loader,
+    PairResult,
+    Work,
+    ratio_of,
+    tuned_arguments,
+)
+from benchmarks.peers.peer_table import show
+from benchmarks.peers.rows import AGAIN, OURS, PEERS, ROWS, SLOWED, TASKS, Row
 from benchmarks.servers import ROOT
-from etl.arguments import parse_seconds
-from etl.commands.output import check_file_path, save_json
-from etl.comparison.compare import run_comparison
-from etl.comparison.request.settings import Settings
-from etl.comparison.run.comparison_progress import ComparisonProgress
+from benchmarks.studies.study import FOLDER as RESULTS
+from benchmarks.studies.study import Plan, run_study, study_parser
 
 FOLDER = ROOT / ".asv" / "peers"
-# Compute that leaves the CPU free, as a step on a GPU does.
-COMPUTE = "simulated:50ms"
-# Decides how long a loader is tried before the comparison, and when one that hangs is given up.
-BUDGET_SECONDS = 450.0
+# Pairs of each row; of a row that is close, until its interval is this narrow on either side, or there are so many.
+COUNT, MAX_COUNT, HALF_WIDTH = 8, 16, 0.03
+# Rows whose rate is within this share of ours are close: a setting could decide which is faster.
+CLOSE = 0.2
 # The key of the interpreter for all peers that have none of their own.
 ALL = ""
-INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare and print; return 2 if the call was wrong or nothing could be measured."""
+    """Measure the pairs that are missing, and print the tables; return 2 if the call was wrong."""
     options = parse(arguments)
-    errors, console = Console(stderr=True), wide_console()
-    interpreters = dict(options.python)
-    reports: dict[str, etl.Report] = {}
+    errors = Console(stderr=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    try:
-        check_file_path(options.json, "--json")
-        photographs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
-        for task in TASKS if options.task == "all" else (options.task,):
-            rows = [row for row in ROWS if row.task == task and (row.name == OURS or row.peer in options.only)]
-            pythons, missing = find_interpreters(rows, interpreters, errors)
-            compared = [row for row in rows if row.name in pythons]
-            if not compared:
-                say_failure(f"{task}: no loader could be installed: {next(iter(missing.values()))}", errors)
-                return 2
-            with errors.status(task) as status:
-                settings = settings_of(compared, pythons, photographs, options)
-                report = run_comparison(settings, _progress(task, status, errors))
-            results = collect(report, rows, missing, options.tune_budget)
-            show(results, report.notes, console)
-            reports[task] = report
-            save_json(options.json, {name: each.as_dict() for name, each in reports.items()})
-            if options.save is not None and not report.stopped_early:
-                used = {row.peer: pythons[row.name] for row in compared}
-                given = sys.argv[1:] if arguments is None else arguments
-                path = save(results, options.save, given, used, find_versions)
-                say(f"saved to {path}", errors)
-            if report.stopped_early:
-                break
-    except KeyboardInterrupt:
-        errors.print("Interrupted before a round was complete.", highlight=False)
-        return INTERRUPTED
-    except (MeasurementError, ValueError) as error:
-        say_failure(error, errors)
+    photographs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
+    pythons, missing = find_interpreters(options.only, dict(options.python), errors)
+    rows = {(row.task, row.name): row for row in ROWS if row.task in options.task and row.peer in pythons}
+    if not rows:
+        say_failure(f"no loader could be installed: {next(iter(missing.values()), 'none was named')}", errors)
         return 2
-    say(CAPTION, console)
-    return INTERRUPTED if any(each.stopped_early for each in reports.values()) else 0
+    work = Work(photographs, FOLDER / "prepared", options.photographs, options.batch_size, options.workers)
 
+    path = options.samples or RESULTS / "peers.jsonl"
 
-def settings_of(
-    rows: Sequence[Row], pythons: Mapping[str, str], photographs: Path, options: argparse.Namespace
-) -> Settings:
-    """Return the settings of a comparison.
+    def measure(key: Key) -> PairResult:
+        task, name, arm, number = key
+        row, ours = rows[task, name], rows[task, OURS]
+        python, own = pythons[row.peer], pythons[ours.peer]
+        results = measured[0]
+        if arm == DOCUMENTED:
+            return work.take(Loader(ours, own, {}), Loader(row, python, {}), number)
+        if arm == TUNED:
+            base = Loader(ours, own, tuned_arguments(results, task, OURS))
+            return work.take(base, Loader(row, python, tuned_arguments(results, task, name)), number)
+        name_of_setting, value = arm.split("=")
+        alternatives = results[task, name, DOCUMENTED, 0].alternatives[name_of_setting]
+        tried = {name_of_setting: next(each for each in alternatives if str(each) == value)}
+        return work.take(Loader(row, python, {}), Loader(row, python, tried), number)
 
-    Parameters
-    ----------
-    photographs : path
-        What `make_inputs` returned.
-    """
-    return Settings(
-        source=str(photographs),
-        strategies=tuple(row.strategy for row in rows),
-        pythons={row.name: pythons[row.name] for row in rows},
-        search=(str(ROOT),),
-        batch_size=options.batch_size,
-        threads=options.threads,
-        rounds=options.rounds,
-        etl_alone_rounds=options.rounds,
-        records=options.photographs,
-        compute=COMPUTE,
-        budget_seconds=BUDGET_SECONDS,
-        **tuning_of(options),
+    measured: list[Mapping[Key, PairResult]] = [{}]
+
+    def wanted(results: Mapping[Key, PairResult]) -> list[Key]:
+        measured[0] = results
+        return wanted_pairs(results, list(rows.values()), options.pairs)
+
+    return run_study(
+        PAIRS,
+        path,
+        Plan(
+            question="How fast are other loaders, of this project's?",
+            arms="this project's loader and each row in turn, in fresh processes; two rows are this project's again",
+            number=f"{options.pairs} pairs; {MAX_COUNT} at most within {CLOSE:.0%} of 1, where settings are tuned",
+            nominal_error="5% for each interval",
+            stopping=f"{options.pairs} pairs; within {CLOSE:.0%} of 1, an interval of {HALF_WIDTH:.0%} on either side",
+            exclusions="rows that fail or lack records, with the reason",
+            primary="images/s of loading alone, divided by this project's in the same pair",
+        ),
+        {
+            "photographs": options.photographs,
+            "batch_size": options.batch_size,
+            "workers": options.workers,
+            "packages": {peer: find_versions(python, peer) for peer, python in pythons.items()},
+            "missing": missing,
+        },
+        wanted,
+        measure,
+        lambda _, console: show(path, console),
+        lambda key: f"{key[0]}, {key[1]}, {key[2]}, pair {key[3] + 1}",
     )
 
 
-def tuning_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that tune every row for the same time, beside the row as documented; none without a budget.
+def wanted_pairs(results: Mapping[Key, PairResult], rows: Sequence[Row], count: int) -> list[Key]:
+    """Return the keys of all pairs that `results` ask for: first every row as documented, then close rows tuned."""
+    others = [(row.task, row.name) for row in rows if row.name != OURS]
+    documented = [(task, OURS, DOCUMENTED, 0) for task in TASKS if any(each[0] == task for each in others)]
+    documented += _in_turn(((*each, DOCUMENTED) for each in others if not _failed(results, *each)), range(count))
+    if any(key not in results for key in documented if not _failed(results, *key[:2])):
+        return documented
+    close = [each for each in others if _is_close(results, *each)]
+    tried = [*((task, OURS) for task in {each[0] for each in close}), *close]
+    trials = _in_turn(
+        (
+            (*each, f"{name}={value}")
+            for each in tried
+            if each[1] not in (AGAIN, SLOWED)
+            for name, values in results[(*each, DOCUMENTED, 0)].alternatives.items()
+            for value in values
+        ),
+        range(TRIALS),
+    )
+    wanted = [*documented, *trials]
+    if any(key not in results for key in trials):
+        return wanted
+    tuned = [
+        (*each, TUNED)
+        for each in close
+        if each[1] not in (AGAIN, SLOWED)
+        and (tuned_arguments(results, *each) or tuned_arguments(results, each[0], OURS))
+    ]
+    wanted += _in_turn(tuned, range(count))
+    for arm in (*((*each, DOCUMENTED) for each in close), *tuned):
+        taken = [each for key, each in results.items() if key[:3] == arm]
+        if count <= len(taken) < MAX_COUNT and not is_narrow(ratio_of(taken)):
+            wanted += [(*arm, len(taken))]
+        wanted += [(*arm, number) for number in range(count, len(taken))]
+    return wanted
 
-    The comparison then has a second strategy for each row, which `results.tuned_name` names.
-    """
-    return {} if options.tune_budget is None else {"tune_seconds": options.tune_budget}
+
+def _in_turn(arms: Iterable[tuple[str, str, str]], numbers: range) -> list[Key]:
+    """Return the keys of pairs, each number of all arms, in a drawn order, before the next one."""
+    chosen, found = list(arms), []
+    for number in numbers:
+        random.Random(SEED + number).shuffle(chosen)
+        found += [(*each, number) for each in chosen]
+    return found
+
+
+def is_narrow(ratio: Interval) -> bool:
+    """Return whether both ends of the interval are within `HALF_WIDTH` of the estimate."""
+    ends = (ratio.low or 0.0, ratio.high or math.inf)
+    return all(abs(end / ratio.estimate - 1) <= HALF_WIDTH for end in ends)
+
+
+def _failed(results: Mapping[Key, PairResult], task: str, name: str) -> bool:
+    return any(each.failure for key, each in results.items() if key[:3] == (task, name, DOCUMENTED))
+
+
+def _is_close(results: Mapping[Key, PairResult], task: str, name: str) -> bool:
+    if _failed(results, task, name):
+        return False
+    estimate = ratio_of(each for key, each in results.items() if key[:3] == (task, name, DOCUMENTED)).estimate
+    return 1 - CLOSE <= estimate <= 1 / (1 - CLOSE)
 
 
 def make_inputs(source: Path, folder: Path) -> Path:
@@ -134,9 +191,9 @@ def make_inputs(source: Path, folder: Path) -> Path:
 
 
 def find_interpreters(
-    rows: Sequence[Row], given: Mapping[str, str], errors: Console
+    peers: Iterable[str], given: Mapping[str, str], errors: Console
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the interpreter of each row, and the reason for each row that has none, by name.
+    """Return the interpreter of each peer, and the reason for each that has none.
 
     Parameters
     ----------
@@ -145,61 +202,27 @@ def find_interpreters(
     """
     interpreters: dict[str, str] = {}
     reasons: dict[str, str] = {}
-    for peer in dict.fromkeys(row.peer for row in rows):
-        chosen = given.get(peer) or given.get(ALL)
+    for peer in dict.fromkeys([PEERS[0], *peers]):  # this project's own is always one of them
         try:
             with errors.status(f"installing {peer}"):
+                chosen = given.get(peer) or given.get(ALL)
                 interpreters[peer] = chosen or make_environment(peer, FOLDER / "environments")
         except NotInstalled as error:
             reasons[peer] = str(error)
             say_failure(f"{peer} is left out: {error}", errors)
-    return (
-        {row.name: interpreters[row.peer] for row in rows if row.peer in interpreters},
-        {row.name: reasons[row.peer] for row in rows if row.peer in reasons},
-    )
-
-
-def _progress(task: str, status: Status, errors: Console) -> Callable[[ComparisonProgress], None]:
-    """Return a function that shows each step of a comparison: in place, or on a line of its own in a pipe.
-
-    Parameters
-    ----------
-    errors : Console
-        The console of `status`.
-    """
-    shown = ""
-
-    def show_step(progress: ComparisonProgress) -> None:
-        nonlocal shown
-        step = f"{task}: {progress.phase}, {progress.done} of {progress.total} done"
-        status.update(step)
-        if step != shown and not errors.is_terminal:
-            errors.print(step, highlight=False)
-        shown = step
-
-    return show_step
+    return interpreters, reasons
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").partition("\n")[0])
+    parser = study_parser("benchmarks.peers", __doc__, pairs=COUNT, photographs=2048, batch_size=64, workers=2)
     parser.add_argument(
-        "--rounds",
-        type=_above_zero,
-        default=MIN_ROUNDS,
-        metavar="N",
-        help=f"interleaved rounds (default: {MIN_ROUNDS}, the fewest that give a ratio an interval of 95%%)",
+        "--task",
+        type=comma_separated(TASKS, "task"),
+        default=TASKS,
+        metavar="NAME,NAME",
+        help=f"only some of {', '.join(TASKS)}",
     )
-    parser.add_argument("--photographs", type=_above_zero, default=2048, metavar="N", help="default: 2048")
-    parser.add_argument("--batch-size", type=_above_zero, default=64, metavar="N", help="default: 64")
-    parser.add_argument(
-        "--threads",
-        type=_above_zero,
-        default=2,
-        metavar="N",
-        help="threads or workers, and cores for them (default: 2)",
-    )
-    parser.add_argument("--task", choices=[*TASKS, "all"], default="all", help="work to compare (default: all)")
     parser.add_argument(
         "--only",
         type=comma_separated(PEERS, "peer"),
@@ -215,22 +238,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="[NAME=]PYTHON",
         help="use this interpreter for a peer, or for all of them, instead of making an environment",
     )
-    parser.add_argument(
-        "--tune-budget",
-        type=_seconds,
-        metavar="TIME",
-        help="tune each loader for this long, such as 60s, and compare it both as documented and tuned",
-    )
-    parser.add_argument(
-        "--save",
-        type=Path,
-        nargs="?",
-        const=RESULTS,
-        metavar="FOLDER",
-        help="write the raw rounds of each task to a file of FOLDER, by default the one that is committed; "
-        "`python -m benchmarks.peers.documents` makes the tables of the documents of them",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports to FILE, by task")
     return parser.parse_args(arguments)
 
 
@@ -239,19 +246,6 @@ def _interpreter(given: str) -> tuple[str, str]:
     if name not in (*PEERS, ALL):
         raise argparse.ArgumentTypeError(f"no peer is called {name}; there are {', '.join(PEERS)}")
     return name, path
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_seconds(text, "--tune-budget")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _above_zero(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
 
 
 if __name__ == "__main__":

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 from nvidia.dali import fn, pipeline_def, types
 
-from benchmarks.peers.loader import MEAN, SIZE, STD, decode, list_photographs
+from benchmarks.peers.loader import AREAS, ASPECTS, MAX_TRIES, MEAN, SIZE, STD, decode, list_photographs
 
 # For `set_affinity`: the CPUs of this process, since there is no GPU whose nearest CPUs DALI could ask for.
 os.environ["DALI_AFFINITY_MASK"] = ",".join(map(str, sorted(os.sched_getaffinity(0))))
 
 
 class LoadRaw:
+    takes_crops = False
+
     def __init__(
         self,
         path: str,
@@ -43,10 +45,16 @@ class LoadRaw:
         )
         def photographs() -> Any:
             encoded, labels = fn.readers.file(file_root=path, shuffle_after_epoch=True, name="reader", **reading)
-            pixels = fn.decoders.image(encoded, device="cpu")
+            if self.takes_crops:
+                pixels = fn.decoders.image_random_crop(
+                    encoded, device="cpu", random_area=AREAS, random_aspect_ratio=ASPECTS, num_attempts=MAX_TRIES
+                )
+            else:
+                pixels = fn.decoders.image(encoded, device="cpu")
             pixels = fn.resize(pixels, size=(SIZE, SIZE), interp_type=types.INTERP_LINEAR, antialias=False)
             mean, std = ([255 * value for value in values] for values in (MEAN, STD))
-            return fn.crop_mirror_normalize(pixels, mean=mean, std=std, output_layout="CHW"), labels
+            mirror = fn.random.coin_flip(probability=0.5) if self.takes_crops else 0
+            return fn.crop_mirror_normalize(pixels, mean=mean, std=std, output_layout="CHW", mirror=mirror), labels
 
         self.pipeline = photographs()
         self.pipeline.build()
@@ -56,6 +64,10 @@ class LoadRaw:
         for _ in range(self.batches):
             images, labels = self.pipeline.run()
             yield np.asarray(images.as_tensor()), np.asarray(labels.as_tensor())[:, 0].astype(np.int64)
+
+
+class LoadCrops(LoadRaw):
+    takes_crops = True
 
 
 class LoadNpy:

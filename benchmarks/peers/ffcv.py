@@ -18,17 +18,30 @@ from typing import Any
 
 import numpy as np
 from ffcv.fields import IntField, RGBImageField
-from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
+from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder, SimpleRGBImageDecoder
 from ffcv.fields.rgb_image import ResizedCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 from ffcv.pipeline.allocation_query import AllocationQuery
 from ffcv.pipeline.compiler import Compiler
 from ffcv.pipeline.operation import Operation
-from ffcv.transforms import NormalizeImage, Squeeze, ToTensor, ToTorchImage
+from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, Squeeze, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
 from PIL import Image
 
-from benchmarks.peers.loader import MEAN, PIXEL_TABLE, SIZE, STD, decode, list_photographs
+from benchmarks.peers.loader import (
+    AREAS,
+    ASPECTS,
+    MEAN,
+    PIXEL_MEAN,
+    PIXEL_SCALE,
+    SIZE,
+    STD,
+    decode,
+    list_photographs,
+)
+
+# The normalised value of each of the 256 pixels, a row for each channel.
+PIXEL_TABLE = (np.arange(256, dtype=np.float32) - PIXEL_MEAN[:, 0]) * PIXEL_SCALE[:, 0]
 
 
 class NormaliseChannelsFirst(Operation):
@@ -78,6 +91,23 @@ def load_jpeg(
             return lambda height, width, _scale, _ratio: (0, 0, height, width)
 
     image = [Resize((SIZE, SIZE)), NormaliseChannelsFirst(), ToTensor()]
+    return _make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
+
+
+def load_crops(
+    folder: str,
+    batch_size: int,
+    workers: int,
+    batches_ahead: int = 3,
+    os_cache: bool = True,
+    order: str = "RANDOM",
+) -> Any:
+    image = [
+        RandomResizedCropRGBImageDecoder((SIZE, SIZE), AREAS, ASPECTS),
+        RandomHorizontalFlip(),
+        NormaliseChannelsFirst(),
+        ToTensor(),
+    ]
     return _make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)
 
 
@@ -143,7 +173,7 @@ def _make_loader(
     )
 
 
-load_jpeg.prepare = prepare_jpeg
+load_jpeg.prepare = load_crops.prepare = prepare_jpeg
 load_channels_last.prepare = load_channels_first.prepare = prepare_pixels
 
 SETTINGS = {
@@ -152,4 +182,4 @@ SETTINGS = {
     "os_cache": (True, False),
     "order": ("RANDOM", "QUASI_RANDOM"),
 }
-load_jpeg.settings = load_channels_last.settings = load_channels_first.settings = SETTINGS
+load_jpeg.settings = load_crops.settings = load_channels_last.settings = load_channels_first.settings = SETTINGS

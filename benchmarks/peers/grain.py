@@ -22,6 +22,7 @@ from benchmarks.peers.loader import (
     FilledBatches,
     fill_from_jpegs,
     fill_from_pixels,
+    fill_with_crops,
     list_photographs,
     write_memmap,
 )
@@ -61,6 +62,15 @@ def load_raw(path: str, batch_size: int, workers: int, prefetch_buffer_size: int
     return _Batches(labels, fill, batch_size, workers, prefetch_buffer_size)
 
 
+def load_crops(path: str, batch_size: int, workers: int, prefetch_buffer_size: int = 3) -> Any:
+    files, labels = list_photographs(path)
+
+    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
+        fill_with_crops(batch, (files[index].read_bytes() for index in indices))
+
+    return _Batches(labels, fill, batch_size, workers, prefetch_buffer_size)
+
+
 def load_memmap(folder: str, batch_size: int, workers: int, prefetch_buffer_size: int = 3) -> Any:
     images, labels = np.load(f"{folder}/images.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
 
@@ -71,5 +81,5 @@ def load_memmap(folder: str, batch_size: int, workers: int, prefetch_buffer_size
 
 
 load_memmap.prepare = write_memmap
-load_raw.settings = {"workers": (1, 2, 3, 4), "prefetch_buffer_size": (2, 3, 6)}
+load_raw.settings = load_crops.settings = {"workers": (1, 2, 3, 4), "prefetch_buffer_size": (2, 3, 6)}
 load_memmap.settings = {"workers": (0, 1, 2, 3), "prefetch_buffer_size": (2, 3, 6)}

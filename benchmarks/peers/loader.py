@@ -1,5 +1,8 @@
 """Tools that the files of several peers share: photographs and their labels, batches of them, and memory for these.
 
+Libraries that leave decoding, resizing and arithmetic to their user all get the same: simplejpeg, OpenCV, and a loop
+that numba compiles. So their rows differ by the library alone.
+
 A batch of 64 images has 38.5 MB. New memory of that size comes page by page from the kernel, which costs as much as
 normalising into it, and more in shared memory. So libraries whose users make the batches themselves get memory that is
 used again. FFCV and DALI do the same with theirs. As there, a batch is valid until the next one is requested.
@@ -7,6 +10,8 @@ used again. FFCV and DALI do the same with theirs. As there, a batch is valid un
 
 from __future__ import annotations
 
+import math
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +28,8 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 PIXEL_MEAN = (255 * np.array(MEAN, np.float32)).reshape(3, 1, 1)
 PIXEL_SCALE = (1 / (255 * np.array(STD, np.float32))).reshape(3, 1, 1)
-# The normalised value of each of the 256 pixels, a row for each channel.
-PIXEL_TABLE = (np.arange(256, dtype=np.float32) - PIXEL_MEAN[:, 0]) * PIXEL_SCALE[:, 0]
+# The bounds of the areas and aspect ratios of `draw_crop`, those of torchvision's RandomResizedCrop.
+AREAS, ASPECTS, MAX_TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 
 
 def list_photographs(path: str) -> tuple[list[Path], np.ndarray]:
@@ -43,18 +48,11 @@ def decode(file: Path) -> np.ndarray:
         return np.asarray(photograph.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
 
 
-def normalise(pixels: np.ndarray, image: np.ndarray) -> None:
-    """Normalise `pixels`, uint8 of shape `(224, 224, 3)`, into `image`, float32 of shape `(3, 224, 224)`.
+def normalise(pixels: np.ndarray, image: np.ndarray, is_flipped: bool = False) -> None:
+    """Normalise `pixels`, uint8 of shape `(224, 224, 3)`, into `image`, float32 of shape `(3, 224, 224)`."""
+    from benchmarks.peers.normalise import normalise_planes
 
-    It is for libraries that leave arithmetic to their user. A pixel has 256 values, so normalising is a table, as in
-    FFCV's own `NormalizeImage`. On one core of a Xeon, writing into memory that was used before, OpenCV's tables gave
-    7,800 images/s, torch's `image.copy_(pixels.permute(2, 0, 1)).mul_(scale).add_(shift)` 7,000, the same on a whole
-    batch 5,800, and `np.subtract` with `*=` 4,700. OpenCV releases the GIL.
-    """
-    import cv2
-
-    for plane, table, out in zip(cv2.split(pixels), PIXEL_TABLE, image, strict=True):
-        cv2.LUT(plane, table, dst=out)
+    normalise_planes(pixels, is_flipped, image, PIXEL_MEAN.reshape(3), PIXEL_SCALE.reshape(3))
 
 
 def fill_from_jpegs(batch: np.ndarray, jpegs: Iterable[Any]) -> None:
@@ -66,6 +64,31 @@ def fill_from_jpegs(batch: np.ndarray, jpegs: Iterable[Any]) -> None:
     for image, jpeg in zip(batch, jpegs, strict=True):
         cv2.resize(simplejpeg.decode_jpeg(jpeg), (SIZE, SIZE), dst=pixels)
         normalise(pixels, image)
+
+
+def fill_with_crops(batch: np.ndarray, jpegs: Iterable[Any]) -> None:
+    """Do what `fill_from_jpegs` does with a random crop of each, and flip every other image on average."""
+    import cv2
+    import simplejpeg
+
+    pixels = np.empty((SIZE, SIZE, 3), np.uint8)
+    for image, jpeg in zip(batch, jpegs, strict=True):
+        photograph = simplejpeg.decode_jpeg(jpeg)
+        top, left, height, width = draw_crop(*photograph.shape[:2])
+        cv2.resize(photograph[top : top + height, left : left + width], (SIZE, SIZE), dst=pixels)
+        normalise(pixels, image, random.random() < 0.5)
+
+
+def draw_crop(height: int, width: int) -> tuple[int, int, int, int]:
+    """Return the first row, first column, height and width of a crop, drawn as torchvision's RandomResizedCrop does."""
+    for _ in range(MAX_TRIES):
+        area = height * width * random.uniform(*AREAS)
+        aspect = math.exp(random.uniform(*map(math.log, ASPECTS)))
+        rows, columns = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
+        if 0 < rows <= height and 0 < columns <= width:
+            return random.randint(0, height - rows), random.randint(0, width - columns), rows, columns
+    rows, columns = min(height, round(width / ASPECTS[0])), min(width, round(height * ASPECTS[1]))
+    return (height - rows) // 2, (width - columns) // 2, rows, columns
 
 
 def fill_from_pixels(batch: np.ndarray, kept: Iterable[np.ndarray]) -> None:

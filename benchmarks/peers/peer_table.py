@@ -1,79 +1,183 @@
-"""Results of a task as a table in the terminal."""
+"""Tables of the peers, made from the journal alone: for a terminal, the documents, and a short one for the README."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.console import print_table, say
-from benchmarks.measuring.statistics import MIN_ROUNDS
-from benchmarks.peers.peer_results import PeerResults, RawRow
-from benchmarks.peers.rows import OURS, PRESAVED, RAW
-from etl.comparison.tuning.tuner import tuned_label
+from benchmarks.journal import read_lines, results_in
+from benchmarks.measuring.statistics import Interval
+from benchmarks.peers.pairs import DOCUMENTED, PAIRS, TUNED, Key, PairResult, ratio_of, tuned_arguments
+from benchmarks.peers.rows import AGAIN, CROPS, OURS, PRESAVED, RAW, ROWS, SLOWED, TASKS, Row
 
 TITLES = {
-    RAW: "Photographs decoded in every epoch",
-    PRESAVED: "Pixels kept as uint8, gathered and normalised",
+    RAW: "decoded and resized in every epoch",
+    CROPS: "decoded in every epoch, random crops, flipped",
+    PRESAVED: "kept as pixels, normalised in every epoch",
 }
-COLUMNS = (
-    "images/s",
-    "of ours",
-    "95% interval",
-    "waiting images/s",
-    "images",
-    "CPU s per 1,000",
-    "peak MB",
-    "to prepare s",
-)
-CAPTION = (
-    "images/s: loading alone, mean over rounds. of ours: images/s over those of fair-etl, both as documented or both "
-    "tuned, with intervals from paired rounds that hold together in 19 of 20 tables; it takes "
-    f"{MIN_ROUNDS} rounds. waiting: images/s with a simulated device that takes 50 ms a batch and no CPU. "
-    "images: how far they are those of the reference, the first loader. CPU and peak memory (with mapped pages of "
-    "data files): of the loader and its workers."
-)
+# Standard deviations of pixels below which images count as the same: float32 was rounded at another step.
+SAME = 0.0005
+HEADINGS = ("settings", "images/s", "of ours", "pairs", "CPU s per 1,000", "peak MB")
 
 
-def show(results: PeerResults, notes: Sequence[str], console: Console) -> None:
-    """Print the table of a task: the fastest loader first, and last those that could not be measured."""
-    table = Table(title=TITLES[results.task])
-    table.add_column("loader")
-    for column in COLUMNS:
-        table.add_column(column, justify="right")
-    table.add_column("note")
-    for row in sorted(results.rows, key=lambda each: -each.images_per_second):
-        described = [*row.disqualified, describe_settings(row) or row.note]
-        name = tuned_label(row.name) if row.is_tuned else row.name
-        table.add_row(name, *_cells(row, results), "; ".join(filter(None, described)))
-    for name, reason in results.missing.items():
-        table.add_row(name, *["n/a"] * len(COLUMNS), reason)
-    print_table(table, console)
-    for note in notes:
-        say(note, console)
+@dataclass(frozen=True)
+class Measured:
+    """A row as documented or tuned, with its pairs.
+
+    Attributes
+    ----------
+    row : Row
+        The loader.
+    is_tuned : bool
+        True if it is called with the settings that were the fastest.
+    pairs : list of PairResult
+        All of them.
+    records : int
+        Photographs of an epoch.
+    """
+
+    row: Row
+    is_tuned: bool
+    pairs: Sequence[PairResult]
+    records: int
+
+    @property
+    def ratio(self) -> Interval:
+        """The rate over that of this project's loader, both as documented or both tuned."""
+        return ratio_of(self.pairs)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of its line, without its name, one for each of `HEADINGS`."""
+        others = [each.other for each in self.pairs if each.other is not None]
+        cpu = statistics.fmean(each.cpu_seconds / len(each.epochs) for each in others)
+        arguments = ", ".join(f"{name}={value}" for name, value in self.pairs[0].arguments.items())
+        peak = max(each.peak_nbytes for each in others)
+        return (
+            (arguments or "none was faster") if self.is_tuned else "as documented",
+            f"{self.records / statistics.median(statistics.fmean(each.epochs) for each in others):,.0f}",
+            "1" if self.row.name == OURS else describe_ratio(self.ratio),
+            str(len(self.pairs)),
+            f"{1000 * cpu / self.records:.2f}",
+            f"{peak / 1e6:,.0f}" if peak else "",
+        )
 
 
-def describe_settings(row: RawRow) -> str:
-    """Return the settings of a tuned row as keyword arguments; empty if there are none."""
-    return ", ".join(f"{name}={value}" for name, value in row.settings.items())
+def describe_ratio(ratio: Interval) -> str:
+    """Return a ratio with its interval, in bold if the whole interval is above 1."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.estimate:.2f}"
+    shown = f"{ratio.estimate:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    return f"**{shown}**" if ratio.low > 1 else shown
 
 
-def _cells(row: RawRow, results: PeerResults) -> list[str]:
-    ratio = results.ratio(row)
-    if ratio is None:
-        shown = ""
-    elif ratio.low is None:
-        shown = f"none: {ratio.count} of {MIN_ROUNDS} rounds"
-    else:
-        shown = f"{ratio.low:.2f} to {ratio.high:.2f}"
-    return [
-        f"{row.images_per_second:,.0f}",
-        "1.00" if row.name == OURS else "n/a" if ratio is None else f"{ratio.estimate:.2f}",
-        shown,
-        f"{row.waiting_per_second:,.0f}",
-        row.images,
-        f"{row.cpu_seconds_per_1000:.2f}",
-        f"{row.peak_memory_nbytes / 1e6:,.0f}",
-        "" if row.prepare_seconds is None else f"{row.prepare_seconds:.1f}",
-    ]
+class PeerStudy:
+    """A journal of pairs: its rows by task, and where they were measured."""
+
+    def __init__(self, path: Path) -> None:
+        self.header, *lines = read_lines(path)
+        self.environment: Mapping[str, Any] = next(each["environment"] for each in lines if "environment" in each)
+        self.results: dict[Key, PairResult] = results_in(lines, PAIRS)
+
+    def rows(self, task: str) -> list[Measured]:
+        """Return the measured rows of a task, the fastest first, each as documented and, below that, tuned."""
+        found = [
+            Measured(row, arm == TUNED, pairs, self.header["photographs"])
+            for row in ROWS
+            if row.task == task
+            for arm in (DOCUMENTED, TUNED)
+            if (pairs := self._pairs(row, arm)) and not any(each.failure for each in pairs)
+        ]
+        fastest = {each.row.name: each.ratio.estimate for each in found if not each.is_tuned}
+        return sorted(found, key=lambda each: (-fastest.get(each.row.name, 0.0), each.row.name, each.is_tuned))
+
+    def missing(self) -> dict[str, str]:
+        """Return the reason for each row that has no result, by task and name."""
+        failed = {(task, name): each.failure for (task, name, *_), each in self.results.items() if each.failure}
+        absent = {(row.task, row.name): self.header["missing"].get(row.peer, "") for row in ROWS}
+        found = {key: reason for key, reason in (absent | failed).items() if reason}
+        return {f"{name}, {TITLES[task]}": reason.strip().splitlines()[-1] for (task, name), reason in found.items()}
+
+    def _pairs(self, row: Row, arm: str) -> list[PairResult]:
+        if row.name != OURS:
+            return [each for key, each in self.results.items() if key[:3] == (row.task, row.name, arm)]
+        arguments = {} if arm == DOCUMENTED else tuned_arguments(self.results, row.task, OURS)
+        pairs = [each for (task, _, its, _), each in self.results.items() if (task, its) == (row.task, arm)]
+        return [replace(each, other=each.base, arguments=arguments) for each in pairs if not each.failure]
+
+    def describe(self) -> str:
+        """Return where the pairs were measured, in a sentence."""
+        machine = self.environment["machine"]
+        return (
+            f"Measured at commit {self.environment['commit']} on {machine['cpus']} CPUs ({machine['processor']}): "
+            f"{self.header['photographs']:,} photographs, batches of {self.header['batch_size']}, "
+            f"{self.header['workers']} workers."
+        )
+
+
+def show(path: Path, console: Console) -> None:
+    """Print a table for each task, and the rows that could not be measured."""
+    study = PeerStudy(path)
+    for task in TASKS:
+        if rows := study.rows(task):
+            table = Table(title=f"Photographs {TITLES[task]}")
+            for heading in ("loader", *HEADINGS, "note"):
+                table.add_column(heading, justify="left" if heading in ("loader", "settings", "note") else "right")
+            for each in rows:
+                table.add_row(each.row.name, *each.cells, describe_images(each))
+            print_table(table, console, keys=2)
+    for name, reason in study.missing().items():
+        say(f"{name}: {reason}", console, "red")
+
+
+def render(path: Path) -> str:
+    """Return a table for each task, as Markdown."""
+    study = PeerStudy(path)
+    parts = [study.describe()]
+    for task in TASKS:
+        lines = [(TITLES[task], *HEADINGS, "note"), ("---",) * (2 + len(HEADINGS))]
+        above = ""
+        for each in study.rows(task):
+            lines.append(("" if each.row.name == above else each.row.name, *each.cells, describe_images(each)))
+            above = each.row.name
+        parts.append(as_markdown(lines))
+    if missing := study.missing():
+        parts.append(f"Not in the tables: {'; '.join(f'{name} ({reason})' for name, reason in missing.items())}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def summarise(path: Path) -> str:
+    """Return one table of all tasks, with the fastest row of each library, as Markdown."""
+    study = PeerStudy(path)
+    best: dict[str, dict[str, str]] = {}
+    for task in TASKS:
+        for each in sorted(study.rows(task), key=lambda each: -each.ratio.estimate):
+            if each.row.peer != ROWS[0].peer:
+                library = each.row.name.partition(",")[0]
+                best.setdefault(library, {}).setdefault(task, describe_ratio(each.ratio))
+            elif each.row.name in (AGAIN, SLOWED) and not each.is_tuned:
+                best.setdefault(each.row.name, {})[task] = describe_ratio(each.ratio)
+            elif each.row.name == OURS:
+                best.setdefault(OURS, {}).setdefault(task, f"1: {each.cells[1]} images/s")
+    lines = [("loader", *(TITLES[task] for task in TASKS)), ("---",) * (1 + len(TASKS))]
+    lines += [(name, *(cells.get(task, "") for task in TASKS)) for name, cells in best.items()]
+    return f"{study.describe()} Rates over this project's, with 95% intervals.\n\n{as_markdown(lines)}\n"
+
+
+def describe_images(measured: Measured) -> str:
+    """Return how far the images of a row are from this project's, and its note."""
+    distance = 0.0 if measured.row.name == OURS else measured.pairs[0].distance or 0.0
+    close = f"pixels within {distance:.3f}" if distance >= SAME else ""
+    return "; ".join(filter(None, ("" if measured.is_tuned else measured.row.note, close)))
+
+
+def as_markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as a table, of which the first two are its heading."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

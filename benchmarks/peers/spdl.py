@@ -25,6 +25,7 @@ from benchmarks.peers.loader import (
     FilledBatches,
     fill_from_jpegs,
     fill_from_pixels,
+    fill_with_crops,
     list_photographs,
     write_memmap,
 )
@@ -81,6 +82,15 @@ def load_raw(path: str, batch_size: int, workers: int, buffer_size: int = 3, thr
     return _Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
 
 
+def load_crops(path: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False) -> Any:
+    files, labels = list_photographs(path)
+
+    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
+        fill_with_crops(batch, (files[index].read_bytes() for index in indices))
+
+    return _Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
+
+
 def load_memmap(folder: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False) -> Any:
     images, labels = np.load(f"{folder}/images.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
 
@@ -92,4 +102,4 @@ def load_memmap(folder: str, batch_size: int, workers: int, buffer_size: int = 3
 
 load_memmap.prepare = write_memmap
 SETTINGS = {"workers": (1, 2, 3, 4), "buffer_size": (2, 3, 6), "thread_queue": (False, True)}
-load_raw.settings = load_memmap.settings = SETTINGS
+load_raw.settings = load_crops.settings = load_memmap.settings = SETTINGS

@@ -20,7 +20,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.peers.loader import PIXEL_MEAN, PIXEL_SCALE, SIZE, decode, list_photographs
+from benchmarks.peers.loader import (
+    AREAS,
+    ASPECTS,
+    MAX_TRIES,
+    PIXEL_MEAN,
+    PIXEL_SCALE,
+    SIZE,
+    decode,
+    list_photographs,
+)
 
 
 class Epochs:
@@ -47,12 +56,34 @@ def make_options(workers: int, autotune: bool, deterministic: bool) -> Any:
 
 
 def load_jpeg(
-    path: str, batch_size: int, workers: int, autotune: bool = True, buffer_size: int = 3, deterministic: bool = False
+    path: str,
+    batch_size: int,
+    workers: int,
+    autotune: bool = True,
+    buffer_size: int = 3,
+    deterministic: bool = False,
+    takes_crops: bool = False,
 ) -> Any:
+    # The accurate DCT, as libjpeg-turbo has it by default and all other loaders use it.
+    accurate = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
+
     def load(file: Any, label: Any) -> Any:
-        # The accurate DCT, as libjpeg-turbo has it by default and all other loaders use it.
-        pixels = tf.io.decode_jpeg(tf.io.read_file(file), channels=3, dct_method="INTEGER_ACCURATE")
-        return tf.image.resize(pixels, (SIZE, SIZE)), label
+        encoded = tf.io.read_file(file)
+        if not takes_crops:
+            return tf.image.resize(tf.io.decode_jpeg(encoded, **accurate), (SIZE, SIZE)), label
+        # As in the input pipeline of TensorFlow's own ResNet, github.com/tensorflow/models.
+        begin, size, _ = tf.image.sample_distorted_bounding_box(
+            tf.io.extract_jpeg_shape(encoded),
+            bounding_boxes=tf.zeros((1, 0, 4)),
+            area_range=AREAS,
+            aspect_ratio_range=ASPECTS,
+            max_attempts=MAX_TRIES,
+            use_image_if_no_bounding_boxes=True,
+            min_object_covered=0.1,
+        )
+        window = tf.concat([begin[:2], size[:2]], 0)
+        pixels = tf.image.resize(tf.image.decode_and_crop_jpeg(encoded, window, **accurate), (SIZE, SIZE))
+        return tf.image.random_flip_left_right(pixels), label
 
     @tf.function(jit_compile=True)
     def normalise(pixels: Any, labels: Any) -> Any:
@@ -71,6 +102,12 @@ def load_jpeg(
         .with_options(make_options(workers, autotune, deterministic))
     )
     return Epochs(dataset, -(-len(files) // batch_size))
+
+
+def load_crops(
+    path: str, batch_size: int, workers: int, autotune: bool = True, buffer_size: int = 3, deterministic: bool = False
+) -> Any:
+    return load_jpeg(path, batch_size, workers, autotune, buffer_size, deterministic, takes_crops=True)
 
 
 # A file for each photograph, so that names are shuffled: a TFRecord is shuffled in memory, from its beginning.
@@ -117,4 +154,4 @@ SETTINGS = {
     "deterministic": (False, True),
 }
 load_files.prepare = prepare_files
-load_jpeg.settings = load_files.settings = SETTINGS
+load_jpeg.settings = load_crops.settings = load_files.settings = SETTINGS

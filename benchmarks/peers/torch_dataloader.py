@@ -19,11 +19,14 @@ from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 from benchmarks.peers.loader import (
+    MEAN,
     SIZE,
+    STD,
     Fill,
     SharedBatches,
     fill_from_jpegs,
     fill_from_pixels,
+    fill_with_crops,
     list_photographs,
     write_memmap,
 )
@@ -51,6 +54,46 @@ def load_with_simplejpeg(
 
     def fill(batch: np.ndarray, indices: list[int]) -> None:
         fill_from_jpegs(batch, (files[index].read_bytes() for index in indices))
+
+    return _make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+
+
+def load_crops(path: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
+    files, labels = list_photographs(path)
+
+    def fill(batch: np.ndarray, indices: list[int]) -> None:
+        fill_with_crops(batch, (files[index].read_bytes() for index in indices))
+
+    return _make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+
+
+def load_with_torchvision(
+    path: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True
+) -> Any:
+    from torchvision.transforms.v2 import (
+        Compose,
+        Normalize,
+        PILToTensor,
+        RandomHorizontalFlip,
+        RandomResizedCrop,
+        ToDtype,
+    )
+
+    files, labels = list_photographs(path)
+    transform = Compose(
+        [
+            PILToTensor(),
+            RandomResizedCrop(SIZE, antialias=True),
+            RandomHorizontalFlip(),
+            ToDtype(torch.float32, scale=True),
+            Normalize(MEAN, STD),
+        ]
+    )
+
+    def fill(batch: np.ndarray, indices: list[int]) -> None:
+        for image, index in zip(torch.from_numpy(batch), indices, strict=True):
+            with Image.open(files[index]) as photograph:
+                image.copy_(transform(photograph.convert("RGB")))
 
     return _make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
 
@@ -102,4 +145,6 @@ def _make_loader(
 
 
 load_memmap.prepare = write_memmap
-load_with_pillow.settings = load_with_simplejpeg.settings = load_memmap.settings = SETTINGS
+load_with_pillow.settings = load_with_simplejpeg.settings = load_crops.settings = load_with_torchvision.settings = (
+    load_memmap.settings
+) = SETTINGS

@@ -96,9 +96,7 @@ def run_study(
         took: list[float] = []
         while missing := [each for each in keys(journal.results) if each not in journal.results]:
             left = f", {len(missing) * statistics.median(took) / 60:.0f} minutes left" if took else ""
-            errors.print(
-                f"{len(took) + 1} of {len(took) + len(missing)}{left}: {name(missing[0])}", highlight=False
-            )
+            errors.print(f"{len(took) + 1} of {len(took) + len(missing)}{left}: {name(missing[0])}", highlight=False)
             started = time.monotonic()
             journal.note(missing[0], measure(missing[0]))
             took.append(time.monotonic() - started)
@@ -121,7 +119,11 @@ def describe_environment() -> dict[str, Any]:
         text=True,
         check=False,
     )
-    return {"commit": described.stdout.strip(), "machine": etl.doctor.describe_machine(), "versions": etl.doctor.describe_versions()}
+    return {
+        "commit": described.stdout.strip(),
+        "machine": etl.doctor.describe_machine(),
+        "versions": etl.doctor.describe_versions(),
+    }
 
 
 def study_parser(module: str, documentation: str | None, **counts: int) -> argparse.ArgumentParser:
