@@ -21,19 +21,12 @@ def load_raw(path: str, batch_size: int, workers: int, prefetch_size: int = 3, d
     return _load(path, etl.image_pipeline(size=SIZE, decoder=decoder), batch_size, workers, prefetch_size)
 
 
-def load_crops(path: str, batch_size: int, workers: int, prefetch_size: int = 3, resizer: str = "opencv") -> Any:
-    stages: list[Any] = [
-        etl.stages.Decode("turbo"),
-        etl.stages.RandomResizedCrop(SIZE, SIZE, resizer),
-        etl.stages.RandomFlip(),
-        etl.stages.ChannelsFirst(),
-        etl.stages.Normalise(),
-    ]
-    return _load(path, etl.Pipeline(stages), batch_size, workers, prefetch_size)
+def load_crops(path: str, batch_size: int, workers: int, prefetch_size: int = 3) -> Any:
+    return _load(path, _crops("opencv"), batch_size, workers, prefetch_size)
 
 
 def load_antialiased_crops(path: str, batch_size: int, workers: int, prefetch_size: int = 3) -> Any:
-    return load_crops(path, batch_size, workers, prefetch_size, "pillow")
+    return _load(path, _crops("pillow"), batch_size, workers, prefetch_size)
 
 
 def prepare_store(path: str, folder: str) -> None:
@@ -72,11 +65,25 @@ def load_map_with_our_loop(folder: str, batch_size: int, workers: int, ahead: in
     return ReadAhead(labels, fill, batch_size, workers, ahead)
 
 
+def _crops(resizer: str) -> etl.Pipeline:
+    stages: list[Any] = [
+        etl.stages.Decode("turbo"),
+        etl.stages.RandomResizedCrop(SIZE, SIZE, resizer),
+        etl.stages.RandomFlip(),
+        etl.stages.ChannelsFirst(),
+        etl.stages.Normalise(),
+    ]
+    return etl.Pipeline(stages)
+
+
 def _load(path: str, pipeline: etl.Pipeline, batch_size: int, workers: int, prefetch_size: int) -> Any:
     iterator = etl.RawIterator(etl.ImageFolder(path), pipeline, batch_size, shuffle=True)
     return etl.AsyncIterator(iterator, prefetch_size, threads=workers)
 
 
 load_store.prepare = load_store_with_their_loop.prepare = load_map_with_our_loop.prepare = prepare_store
+SETTINGS = {"workers": (1, 2, 3), "prefetch_size": (2, 3, 6)}
 load_raw.settings = {"workers": (1, 2, 3), "prefetch_size": (2, 3, 6), "decoder": ("turbo", "pillow")}
-load_store.settings = load_crops.settings = {"workers": (1, 2, 3), "prefetch_size": (2, 3, 6)}
+load_crops.settings = load_antialiased_crops.settings = SETTINGS
+load_store.settings = load_store_with_their_loop.settings = SETTINGS
+load_map_with_our_loop.settings = {"workers": (1, 2, 3), "ahead": (2, 3, 6)}

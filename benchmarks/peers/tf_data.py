@@ -56,13 +56,25 @@ def make_options(workers: int, autotune: bool, deterministic: bool) -> Any:
 
 
 def load_jpeg(
+    path: str, batch_size: int, workers: int, autotune: bool = True, buffer_size: int = 3, deterministic: bool = False
+) -> Any:
+    return _load_photographs(path, batch_size, workers, autotune, buffer_size, deterministic, takes_crops=False)
+
+
+def load_crops(
+    path: str, batch_size: int, workers: int, autotune: bool = True, buffer_size: int = 3, deterministic: bool = False
+) -> Any:
+    return _load_photographs(path, batch_size, workers, autotune, buffer_size, deterministic, takes_crops=True)
+
+
+def _load_photographs(
     path: str,
     batch_size: int,
     workers: int,
-    autotune: bool = True,
-    buffer_size: int = 3,
-    deterministic: bool = False,
-    takes_crops: bool = False,
+    autotune: bool,
+    buffer_size: int,
+    deterministic: bool,
+    takes_crops: bool,
 ) -> Any:
     # The accurate DCT, as libjpeg-turbo has it by default and all other loaders use it.
     accurate = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
@@ -102,12 +114,6 @@ def load_jpeg(
         .with_options(make_options(workers, autotune, deterministic))
     )
     return Epochs(dataset, -(-len(files) // batch_size))
-
-
-def load_crops(
-    path: str, batch_size: int, workers: int, autotune: bool = True, buffer_size: int = 3, deterministic: bool = False
-) -> Any:
-    return load_jpeg(path, batch_size, workers, autotune, buffer_size, deterministic, takes_crops=True)
 
 
 # A file for each photograph, so that names are shuffled: a TFRecord is shuffled in memory, from its beginning.

@@ -1,26 +1,23 @@
-"""Loaders of other projects are strategies of a comparison, and all of them are in the table."""
+"""Loaders of other projects alternate with this project's, and what is close is tuned."""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
-import io
-import json
+import random
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from torch.utils.data import DataLoader
 
 import etl
-from benchmarks.measuring.statistics import MIN_ROUNDS
 from benchmarks.peers import environments
 from benchmarks.peers.environments import REQUIREMENTS, NotInstalled, find_versions, make_environment
 from benchmarks.peers.loader import (
@@ -30,23 +27,19 @@ from benchmarks.peers.loader import (
     ReusedBatches,
     SharedBatches,
     decode,
+    draw_crop,
     list_photographs,
     normalise,
 )
-from benchmarks.peers.peer_results import collect, find_latest, tuned_name
-from benchmarks.peers.peer_table import show
-from benchmarks.peers.rows import OURS, PEERS, PRESAVED, RAW, ROWS, TASKS, Row
-from etl.comparison.show.report import Report
-from tests import comparison_reports
+from benchmarks.peers.pairs import DOCUMENTED, TUNED, Key, Loader, PairResult, Work, tuned_arguments
+from benchmarks.peers.peer_table import PeerStudy
+from benchmarks.peers.rows import AGAIN, CROPS, OURS, PEERS, PRESAVED, RAW, ROWS, SLOWED, Row
+from benchmarks.peers.worker import LoadedEpochs, LoaderRequest, check_epoch, measure
 
-BATCH_SIZE, PREFETCH_FACTOR = 8, 2
-# This project's row and another one.
-PAIR = [ROWS[0], next(row for row in ROWS if row.name == "SPDL, simplejpeg")]
+BATCH_SIZE, PREFETCH_FACTOR, PHOTOGRAPHS = 8, 2, 40
 MODULE = "benchmarks.peers.__main__"
 # Peers whose libraries the tests have.
-HERE = ("torch_dataloader", "numpy_memmap", "hdf5")
-# Where the fixture `compared` has saved its raw rounds.
-SAVED: list[Path] = []
+HERE = ("fair_etl", "torch_dataloader", "threads", "hdf5")
 PEER_FILES = Path(environments.__file__).parent
 
 
@@ -59,21 +52,15 @@ def peers(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return module
 
 
-def run(peers: Any, *more: str) -> int:
-    """Run the command for one round in this interpreter."""
-    code: int = peers.main(["--rounds", "1", "--photographs", "40", "--batch-size", str(BATCH_SIZE), *more])
-    return code
-
-
 @pytest.fixture(scope="module")
-def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any], str]:
-    """Return the exit code, the reports and the output of a comparison of all loaders that can run here.
+def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
+    """Return the exit code and the journal of a pair of all loaders that can run here, as documented.
 
     There are two more: one cannot be installed, and the other is in no module.
     """
     for library in ("cv2", "simplejpeg"):
         pytest.importorskip(library, reason="the fast extra is not installed")
-    folder, output = tmp_path_factory.mktemp("peers"), io.StringIO()
+    folder = tmp_path_factory.mktemp("peers")
 
     def refuse(peer: str, folder: Path) -> str:
         raise NotInstalled(f"no wheel of {peer}")
@@ -82,188 +69,215 @@ def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
         module = importlib.import_module(MODULE)
         patch.setattr(module, "find_photographs", lambda count: photographs)
         patch.setattr(module, "FOLDER", folder)
-        patch.setattr(module, "wide_console", lambda: Console(file=output, width=300))
         patch.setattr(module, "make_environment", refuse)
-        rows = [row for row in ROWS if row.peer in ("fair_etl", *HERE)]
-        patch.setattr(module, "ROWS", (*rows, Row("no wheel", RAW, "dali", "Load"), Row("no class", RAW, "spdl", "No")))
-        pythons = [
-            option for peer in ("fair_etl", "spdl", *HERE) for option in ("--python", f"{peer}={sys.executable}")
-        ]
-        saved = ["--json", str(folder / "reports.json"), "--save", str(folder / "results")]
-        code = run(module, *pythons, *saved)
-    SAVED.append(folder / "results")
-    return code, json.loads((folder / "reports.json").read_text()), output.getvalue()
+        patch.setattr(module, "CLOSE", 0.0)
+        rows = [row for row in ROWS if row.peer in HERE]
+        every = (*rows, Row("no wheel", RAW, "dali", "Load"), Row("no class", RAW, "threads", "No"))
+        for owner in (module, importlib.import_module("benchmarks.peers.peer_table")):
+            patch.setattr(owner, "ROWS", every)
+        given = [f"--python={peer}={sys.executable}" for peer in HERE]
+        counts = ["--pairs", "1", "--photographs", str(PHOTOGRAPHS), "--batch-size", str(BATCH_SIZE)]
+        journal = folder / "peers.jsonl"
+        return module.main([*counts, *given, "--samples", str(journal)]), journal
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-def test_loaders_do_the_work_of_ours_and_obey_every_rule(task: str, compared: tuple[int, dict[str, Any], str]) -> None:
-    code, reports, _ = compared
+def test_every_loader_has_a_pair_with_the_same_images_as_ours(compared: tuple[int, Path]) -> None:
+    code, journal = compared
     assert code == 0
-    ours, *others = reports[task]["strategies"]
-    assert ours["name"] == OURS
-    assert [each["name"] for each in others] == [row.name for row in ROWS if row.task == task and row.peer in HERE]
-    for each in (ours, *others):
-        assert each["disqualified"] == []
-        assert each["is_foreign"]
-        assert [found["etl_alone_seconds"] is not None for found in each["rounds"]] == [True]
-        assert (each["presaving"] is not None) == (task == PRESAVED)
-    assert {each["sameness"]["level"] for each in others} == {"close"}
-    if task == PRESAVED:  # the same pixels, normalised by a table
-        assert max(each["sameness"]["largest_distance"] for each in others) < 1e-5
+    results = PeerStudy(journal).results
+    measured = {key: each for key, each in results.items() if not each.failure}
+    names = {(key[0], key[1]) for key in measured}
+    expected = {(row.task, row.name) for row in ROWS if row.peer in HERE}
+    assert expected - names <= {(CROPS, "DataLoader, torchvision")}  # where torch's build has no torchvision
+    for (task, name, arm, number), each in measured.items():
+        assert (arm, number) == (DOCUMENTED, 0)
+        assert each.ratio > 0
+        assert each.other is not None
+        assert each.other.peak_nbytes > 0
+        if task == PRESAVED:  # the same pixels, normalised by another loop
+            assert each.distance is not None
+            assert each.distance < 1e-3
+        elif task == RAW and "Pillow" not in name:
+            assert each.distance is not None
+            assert each.distance < 0.2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-def test_a_saved_file_has_the_raw_rounds_of_every_loader(task: str, compared: tuple[int, dict[str, Any], str]) -> None:
-    results = find_latest(task, SAVED[0])
-    assert results is not None
-    reported = compared[1][task]["strategies"]
-    assert [row.name for row in results.rows] == [each["name"] for each in reported]
-    for row, each in zip(results.rows, reported, strict=True):
-        assert [one.etl_alone_seconds for one in row.rounds] == [one["etl_alone_seconds"] for one in each["rounds"]]
-        assert (row.prepare_seconds, row.disk_nbytes) == (
-            (None, None)
-            if each["presaving"] is None
-            else (each["presaving"]["write_seconds"], each["presaving"]["nbytes"])
-        )
-    assert results.versions["torch_dataloader"]["torch"] == torch.__version__
-    assert set(results.missing) == ({"no wheel", "no class"} if task == RAW else set())
-    assert "/" not in results.command
-    assert f"--python fair_etl={Path(sys.executable).name}" in results.command
+def test_peers_that_cannot_be_installed_or_imported_are_named_with_the_reason(compared: tuple[int, Path]) -> None:
+    results = PeerStudy(compared[1])
+    assert results.header["missing"]["dali"] == "no wheel of dali"
+    assert "No" in results.results[RAW, "no class", DOCUMENTED, 0].failure
 
 
-@pytest.mark.slow
-def test_every_loader_has_a_row_in_the_table_of_its_task(compared: tuple[int, dict[str, Any], str]) -> None:
-    _, reports, output = compared
-    for report in reports.values():
-        for each in report["strategies"]:
-            assert f"│ {each['name']} " in output
-    assert "reference" in output
-    assert "close (" in output
+def epochs(*seconds: float, watched: dict[str, list[float]] | None = None) -> LoadedEpochs:
+    """Return epochs of these seconds."""
+    return LoadedEpochs(list(seconds), sum(seconds), 10**8, watched or {})
 
 
-@pytest.mark.slow
-def test_peers_that_cannot_be_installed_or_imported_are_in_the_table_with_the_reason(
-    compared: tuple[int, dict[str, Any], str],
+def pair(ours: float, theirs: float, **more: Any) -> PairResult:
+    """Return a pair whose epochs took these seconds."""
+    return PairResult(epochs(ours), epochs(theirs), **more)
+
+
+def rows_of(task: str, *names: str) -> list[Row]:
+    return [row for row in ROWS if row.task == task and row.name in (OURS, *names)]
+
+
+def take_all(peers: Any, rows: Sequence[Row], measured: Callable[[Key], PairResult], count: int = 2) -> list[Key]:
+    """Return the keys in the order in which a study with these results takes them."""
+    results: dict[Key, PairResult] = {}
+    while missing := [key for key in peers.wanted_pairs(results, rows, count) if key not in results]:
+        results[missing[0]] = measured(missing[0])
+    return list(results)
+
+
+def test_settings_are_tried_where_the_row_is_close_and_pairs_are_added_until_the_interval_is_narrow(
+    peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = compared[2].splitlines()
-    (refused,) = [line for line in lines if line.startswith("│ no wheel ")]
-    assert "n/a" in refused
-    assert "no wheel of dali" in refused
-    (failed,) = [line for line in lines if line.startswith("│ no class ")]
-    assert "failed, see below" in failed
-    assert any(line.startswith("no class failed: ") and "benchmarks.peers.spdl:No: " in line for line in lines)
+    close, far = "SPDL, simplejpeg", "DALI on the CPU"
+    monkeypatch.setattr(peers, "MAX_COUNT", 9)
+
+    def measured(key: Key) -> PairResult:
+        _, name, arm, number = key
+        if name == far:
+            return pair(1.0, 2.0, alternatives={"workers": [1]})
+        if "=" in arm:
+            return pair(1.0, 0.8 if arm == "workers=3" else 1.1, arguments={"workers": 3})
+        noise = 0.2 if arm == DOCUMENTED else 0.0
+        return pair(1.0, 1.0 + noise * (number % 2), alternatives={"workers": [1, 3]})
+
+    keys = take_all(peers, rows_of(RAW, close, far, AGAIN, SLOWED), measured)
+    documented = [(name, number) for _, name, arm, number in keys if arm == DOCUMENTED]
+    assert sum(name == far for name, _ in documented) == 2
+    assert sum(name == close for name, _ in documented) == 9  # its interval stays wide
+    tried = {(name, arm) for _, name, arm, _ in keys if "=" in arm}
+    assert tried == {(name, f"workers={count}") for name in (OURS, close) for count in (1, 3)}
+    # Six pairs make an interval, and here it has no width.
+    assert [key[3] for key in keys if key[2] == TUNED] == list(range(6))
+    assert {key[1] for key in keys if key[2] == TUNED} == {close}
 
 
-def test_after_an_interruption_complete_rounds_are_shown_and_no_other_task_begins(
-    peers: Any, report: Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_fastest_setting_counts_if_it_is_faster_by_more_than_noise() -> None:
+    def trials(faster: float) -> dict[Key, PairResult]:
+        made = {(RAW, OURS, "workers=3", n): pair(faster, 1.0, arguments={"workers": 3}) for n in range(2)}
+        return {**made, **{(RAW, OURS, "workers=1", n): pair(0.5, 1.0, arguments={"workers": 1}) for n in range(2)}}
+
+    assert tuned_arguments(trials(1.2), RAW, OURS) == {"workers": 3}
+    assert tuned_arguments(trials(1.01), RAW, OURS) == {}
+    assert tuned_arguments({}, RAW, OURS) == {}
+
+
+def test_a_row_that_failed_is_asked_once(peers: Any) -> None:
+    failed = PairResult(None, None, failure="ModuleNotFoundError: no module named 'grain'")
+    keys = take_all(peers, rows_of(RAW, "Grain, simplejpeg"), lambda key: pair(1, 1) if key[1] == OURS else failed)
+    assert [key[1] for key in keys] == [OURS, "Grain, simplejpeg"]
+
+
+class Loads:
+    """A loader that yields what it is given, and knows how often it was begun."""
+
+    def __init__(self, *batches: Any) -> None:
+        self.batches, self.begun = batches, 0
+
+    def __iter__(self) -> Any:
+        self.begun += 1
+        return iter(self.batches)
+
+
+def batch_of(*labels: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.full((len(labels), 3, SIZE, SIZE), 0.5, np.float32), np.array(labels, np.int64)
+
+
+def test_a_loader_is_warmed_then_timed_and_looked_at_once() -> None:
+    loader = Loads(batch_of(0, 2), batch_of(1))
+    taken = measure(loader, LoaderRequest({}, 3, 1e-9, is_checked=True))
+    assert (loader.begun, len(taken.epochs)) == (3, 1)
+    assert sorted(taken.watched) == ["0", "1", "2"]
+    assert measure(loader, LoaderRequest({}, 3, 1e-9, is_checked=False)).watched == {}
+    assert loader.begun == 5
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([batch_of(0, 1)], "an epoch has 2 records, 2 of 3 different ones"),
+        ([batch_of(0, 1, 1)], "an epoch has 3 records, 2 of 3"),
+        ([(np.zeros((3, 3, 8, 8), np.float32), np.arange(3))], "its images are float32 of shape"),
+        ([(np.zeros((3, 3, SIZE, SIZE)), np.arange(3))], "its images are float64"),
+    ],
+)
+def test_an_epoch_without_all_records_is_refused(batches: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_epoch(Loads(*batches), 3)
+
+
+def test_the_slowed_copy_is_slower_by_two_percent_of_the_same_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = []
+    work = Work(tmp_path, tmp_path, PHOTOGRAPHS, BATCH_SIZE, 1)
+    given: list[str] = []
 
-    def interrupted(settings: Any, progress: Any) -> Report:
-        begun.append(settings)
-        return dataclasses.replace(report, stopped_early=True)
+    class Opened:
+        def __init__(self, loader: Loader) -> None:
+            self.loader = loader
 
-    monkeypatch.setattr(peers, "run_comparison", interrupted)
-    assert run(peers, "--python", sys.executable) == 130
-    assert len(begun) == 1
-    assert f"│ {OURS} " in capsys.readouterr().out
+        def __enter__(self) -> Any:
+            def ask(request: Any) -> Any:
+                given.append(self.loader.row.name)
+                return epochs(1.0, watched={"0": [0.0]}).to_json()
+
+            return {"alternatives": {}}, ask
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(Work, "_open", lambda self, loader: Opened(loader))
+    ours, again, slowed = (Loader(row, "python", {}) for row in rows_of(RAW, AGAIN, SLOWED))
+    assert work.take(ours, again, 0).ratio == 1
+    assert work.take(ours, slowed, 1).ratio == pytest.approx(1 / 1.02)
+    assert given == [OURS, AGAIN, SLOWED, OURS]  # the other one begins in every second pair
 
 
-def test_an_interruption_before_the_first_round_shows_nothing(
-    peers: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(settings: Any, progress: Any) -> Report:
-        raise KeyboardInterrupt
+def test_crops_have_the_areas_and_aspects_of_torchvision() -> None:
+    random.seed(0)
+    drawn = np.array([draw_crop(400, 500) for _ in range(2000)])
+    top, left, height, width = drawn.T
+    assert (top >= 0).all()
+    assert (top + height <= 400).all()
+    assert (left + width <= 500).all()
+    area, aspect = height * width / (400 * 500), width / height
+    assert area.min() == pytest.approx(0.08, abs=0.01)
+    assert 0.45 < area.mean() < 0.6
+    assert aspect.min() > 0.74
+    assert aspect.max() < 1.35
 
-    monkeypatch.setattr(peers, "run_comparison", interrupted)
-    assert run(peers, "--python", sys.executable) == 130
-    assert capsys.readouterr().out == ""
+
+def test_an_interrupted_study_goes_on(peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def take(self: Work, base: Loader, other: Loader, number: int) -> PairResult:
+        asked.append(other.row.name)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return pair(1.0, 3.0)
+
+    monkeypatch.setattr(Work, "take", take)
+    options = ["--pairs=1", f"--photographs={PHOTOGRAPHS}", "--task=raw", f"--python={sys.executable}"]
+    options += ["--only=spdl,dali,grain", f"--samples={tmp_path / 'peers.jsonl'}"]
+    assert peers.main(options) == 130
+    assert peers.main(options) == 0
+    assert len(asked) == 1 + len(set(asked))
 
 
 def test_each_photograph_has_a_label_of_its_own(peers: Any, photographs: Path, tmp_path: Path) -> None:
     folder = peers.make_inputs(photographs, tmp_path / "inputs")
     files, labels = list_photographs(str(folder))
-    assert labels.tolist() == list(range(40))
+    assert labels.tolist() == list(range(PHOTOGRAPHS))
     assert labels.dtype == np.int64
     assert [each.read_bytes() for each in files] == [
         (photographs / each).read_bytes() for each in etl.ImageFolder(photographs).files
     ]
-
-
-@pytest.fixture
-def report() -> Report:
-    """Return a report of this project's loader and another one."""
-    made = comparison_reports.photographs()
-    names = (OURS, "SPDL, simplejpeg")
-    return dataclasses.replace(
-        made,
-        strategies=[dataclasses.replace(each, name=name) for name, each in zip(names, made.strategies, strict=False)],
-    )
-
-
-def with_seconds(report: Report, ours: list[float], theirs: list[float]) -> Report:
-    """Return `report` with these seconds of loading alone, one for each round."""
-    strategies = [
-        dataclasses.replace(
-            each,
-            rounds=[
-                dataclasses.replace(each.rounds[0], round=number, etl_alone_seconds=one)
-                for number, one in enumerate(seconds)
-            ],
-        )
-        for each, seconds in zip(report.strategies, (ours, theirs), strict=True)
-    ]
-    return dataclasses.replace(report, strategies=strategies)
-
-
-def test_ratios_of_images_a_second_are_taken_within_a_round(report: Report) -> None:
-    results = collect(with_seconds(report, [1.0, 10.0, 1.0], [2.0, 20.0, 2.0]), PAIR, {}, None)
-    ratio = results.ratio(results.rows[1])
-    assert ratio is not None
-    assert (ratio.estimate, ratio.count) == (0.5, 3)
-
-
-@pytest.mark.parametrize(("rounds", "shown"), [(5, "none: 5 of 6 rounds"), (6, "0.48 to 0.58")])
-def test_the_table_says_what_an_interval_lacks(rounds: int, shown: str, report: Report) -> None:
-    theirs = [4 / 3, *[2.0] * (rounds - 1)]
-    printed = io.StringIO()
-    results = collect(with_seconds(report, [1.0] * rounds, theirs), PAIR, {}, None)
-    show(results, [], Console(file=printed, width=250))
-    (row,) = [line for line in printed.getvalue().splitlines() if "SPDL" in line]
-    assert shown in row
-
-
-def test_loading_alone_is_measured_in_every_round_and_as_many_are_measured_as_an_interval_needs(peers: Any) -> None:
-    options = peers.parse([])
-    assert options.rounds == MIN_ROUNDS
-    rows = ROWS[:1]
-    settings = peers.settings_of(rows, {OURS: sys.executable}, Path("photographs"), options)
-    assert (settings.rounds, settings.etl_alone_rounds) == (MIN_ROUNDS, MIN_ROUNDS)
-
-
-def test_every_loader_is_tuned_for_the_time_that_is_given(peers: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert peers.tuning_of(peers.parse([])) == {}
-    assert peers.tuning_of(peers.parse(["--tune-budget", "2min"])) == {"tune_seconds": 120.0}
-    with pytest.raises(SystemExit, match="2"):
-        peers.parse(["--tune-budget", "long"])
-    assert "--tune-budget must be a time" in capsys.readouterr().err
-
-
-def test_a_tuned_loader_is_a_row_of_its_own_with_its_settings(report: Report) -> None:
-    tuned = dataclasses.replace(report.strategies[1], name=tuned_name(PAIR[1]))
-    made = dataclasses.replace(report, strategies=[*report.strategies, tuned])
-    vars(made.strategies[-1])["settings"] = {"workers": 3}  # a field once comparisons can tune
-    results = collect(made, PAIR, {}, 60.0)
-    assert [(row.name, row.is_tuned, row.settings) for row in results.rows[1:]] == [
-        (PAIR[1].name, False, {}),
-        (PAIR[1].name, True, {"workers": 3}),
-    ]
-    printed = io.StringIO()
-    show(results, [], Console(file=printed, width=250))
-    (line,) = [line for line in printed.getvalue().splitlines() if "(tuned)" in line]
-    assert "workers=3" in line
 
 
 def test_pixels_that_are_kept_are_those_of_our_pipeline(photographs: Path) -> None:
@@ -363,7 +377,8 @@ def declared_settings(tree: ast.Module, loader: str) -> dict[str, tuple[Any, ...
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.task} {row.name}")
 def test_every_loader_declares_settings_whose_defaults_are_among_the_values(row: Row) -> None:
     tree = ast.parse((PEER_FILES / f"{row.peer}.py").read_text())
-    made = next(each for each in tree.body if getattr(each, "name", None) == row.loader)
+    loader = {"LoadCrops": "LoadRaw"}.get(row.loader, row.loader)  # inherits them
+    made = next(each for each in tree.body if getattr(each, "name", None) == loader)
     if isinstance(made, ast.ClassDef):
         made = next(each for each in made.body if getattr(each, "name", None) == "__init__")
     assert isinstance(made, ast.FunctionDef)
@@ -372,7 +387,7 @@ def test_every_loader_declares_settings_whose_defaults_are_among_the_values(row:
         each.arg: ast.literal_eval(value)
         for each, value in zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True)
     }
-    settings = declared_settings(tree, row.loader)
+    settings = declared_settings(tree, loader)
     assert "workers" in settings
     assert {name for name in settings if name != "workers"} == set(by_name)
     for name, value in by_name.items():
@@ -390,7 +405,7 @@ def test_every_peer_links_to_advice_of_its_authors(peer: str) -> None:
 
 
 def test_versions_of_an_environment_are_those_that_it_has() -> None:
-    found = find_versions(sys.executable, "numpy_memmap")
+    found = find_versions(sys.executable, "threads")
     assert found["numpy"] == np.__version__
     assert {"python", "psutil", "xxhash"} <= set(found)
 
@@ -418,10 +433,3 @@ def test_an_unknown_peer_is_refused(arguments: list[str], peers: Any, capsys: py
     with pytest.raises(SystemExit, match="2"):
         peers.main(arguments)
     assert "no peer is called tourch" in capsys.readouterr().err
-
-
-def test_a_file_for_the_reports_that_cannot_be_written_is_refused_at_once(
-    peers: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert peers.main(["--json", str(tmp_path / "none" / "reports.json")]) == 2
-    assert "there is no folder" in capsys.readouterr().err.replace("\n", " ")

@@ -55,6 +55,7 @@ class FakeServer:
     """A server in this process: every turn takes as many seconds as its round has a number, from 1."""
 
     is_ready = can_fork = True
+    name, timeout = "fake", 60.0
 
     def __init__(self, number: int, opened: list[Any]) -> None:
         self.number = number
