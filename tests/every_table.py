@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -22,9 +21,7 @@ from benchmarks.compare_commits import commits
 from benchmarks.compare_commits import commits_table as commits_table
 from benchmarks.console import wide_console
 from benchmarks.measuring.statistics import Interval, Outcome
-from benchmarks.peers import peer_table as peers_table
-from benchmarks.peers.peer_results import collect
-from benchmarks.peers.rows import PRESAVED, ROWS
+from benchmarks.peers import peer_table
 from benchmarks.publish import history_table as publish_table
 from benchmarks.settings import settings_table as settings_table
 from benchmarks.settings.settings_turns import SettingPairs
@@ -41,6 +38,7 @@ from etl.doctor.heap import GenerationPauses, Growth, Heap, Pauses, TypeOnHeap
 from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
 from etl.doctor.stage_times import StageTime, StageTimes
 from tests import comparison_reports, tuning_results
+from tests.peer_journals import write_journal
 from tests.terminal import set_columns
 
 STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
@@ -88,18 +86,8 @@ def show_settings() -> None:
 
 
 def show_peers() -> None:
-    console = wide_console()
-    rows = [row for row in ROWS if row.task == PRESAVED]
-    report = comparison_reports.photographs()
-    strategies = [
-        replace(each, name=row.name, is_foreign=True) for row, each in zip(rows, report.strategies, strict=False)
-    ]
-    note = f"{rows[4].name} failed: ModuleNotFoundError: No module named 'grain'"
-    reason = "error: command 'pkg-config' failed: No such file or directory"
-    missing = {row.name: reason for row in rows[5:7]}
-    settings = {"threads": 2, "compute": "simulated:50ms", **report.settings}
-    results = collect(replace(report, strategies=strategies, settings=settings), rows[:7], missing, None)
-    peers_table.show(results, [note], console)
+    with tempfile.TemporaryDirectory() as folder:
+        peer_table.show(write_journal(Path(folder) / "peers.jsonl"), wide_console())
 
 
 def show_history() -> None:
