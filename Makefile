@@ -21,7 +21,7 @@ LONG := --override-ini faulthandler_timeout=1800
 SKIPS := .asv/skips.jsonl
 PYTEST := $(BIN)/python -m pytest -p tests.skips --skips $(SKIPS) --durations 30 --durations-min 5
 
-.PHONY: bench bench-full compare-commits aa peers gpu preview test test-slow torture clean clone
+.PHONY: bench bench-full compare-commits power peers gpu preview test test-slow torture clean clone
 
 bench: clone .venv/asv
 	$(BIN)/python -m benchmarks.bench
@@ -35,8 +35,8 @@ bench-full: clone .venv/asv
 compare-commits: clone .venv/bench
 	$(BIN)/python -m benchmarks.compare_commits $(A) $(B) $(COMPARE)
 
-aa: clone .venv/bench
-	$(BIN)/python -m benchmarks.studies.aa $(AA)
+power: clone .venv/bench
+	$(BIN)/python -m benchmarks.studies.power $(POWER)
 
 peers: .venv/bench
 	$(BIN)/python -m benchmarks.peers $(PEERS)
@@ -56,6 +56,7 @@ test: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/asv check --environment "existing:$(CURDIR)/$(BIN)/python"
+	$(BIN)/python -m benchmarks.evidence --check
 	$(PYTEST) $(WORKERS) -m "not slow and not alone"
 	@$(BIN)/python -m tests.skips $(SKIPS)
 

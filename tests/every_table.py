@@ -25,7 +25,7 @@ from benchmarks.peers import peer_table
 from benchmarks.publish import history_table as publish_table
 from benchmarks.settings import settings_table as settings_table
 from benchmarks.settings.settings_turns import SettingPairs
-from benchmarks.studies import aa, gc_pauses, scale, what_if
+from benchmarks.studies import gc_pauses, power, scale, what_if
 from benchmarks.verdict import Verdict
 from benchmarks.write_sample import Photographs
 from etl.commands import main
@@ -69,9 +69,10 @@ def show_commits() -> None:
 
 
 def show_study() -> None:
-    found = [aa.MetricVerdict(name, metric, _verdict(1.04)) for name in STRATEGIES for metric in ("etl", "wall")]
-    made = {key: aa.Comparison(found, 60.0) for key in aa.wanted_comparisons(same=1, slowed=1)}
-    aa.show(aa.Study(made), 0.01, wide_console())
+    logs = [0.03 + 0.001 * number for number in range(20)]
+    found = [power.MetricRatios(name, metric, logs) for name in STRATEGIES for metric in ("etl", "wall")]
+    made = {key: power.Comparison(found, 60.0) for key in power.wanted_comparisons(same=1, slowed=1)}
+    power.show(power.Study(made), wide_console())
 
 
 def show_settings() -> None:
@@ -151,7 +152,7 @@ def show_collections() -> None:
 
 def show_what_if() -> None:
     names = ("training on 2 CPUs", "device 0.25", "async-presaved")
-    found = [what_if.Predicted(group, *names, 12.3456, 12.7, 0.456, 0.47) for group in ("compute", "CPUs")]
+    found = [what_if.Predicted(group, *names, 12.3456, 12.5, 12.7) for group in ("compute", "CPUs")]
     what_if.show(found, wide_console())
 
 

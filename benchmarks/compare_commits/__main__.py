@@ -80,7 +80,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         default=EQUIVALENCE_MARGIN * 100,
         metavar="PERCENT",
-        help="smaller changes count as none; `make aa` measures what this machine needs "
+        help="smaller changes count as none; `make power` measures what this machine needs "
         f"(default: {EQUIVALENCE_MARGIN * 100:g})",
     )
     parser.add_argument(

@@ -16,6 +16,7 @@ from benchmarks.journal import read_lines, results_in
 from benchmarks.measuring.statistics import Interval
 from benchmarks.peers.pairs import DOCUMENTED, PAIRS, TUNED, Key, PairResult, ratio_of, tuned_arguments
 from benchmarks.peers.rows import AGAIN, CROPS, OURS, PRESAVED, RAW, ROWS, SLOWED, TASKS, Row
+from benchmarks.studies.study import as_markdown
 
 TITLES = {
     RAW: "decoded and resized in every epoch",
@@ -142,7 +143,7 @@ def render(path: Path) -> str:
     study = PeerStudy(path)
     parts = [study.describe()]
     for task in TASKS:
-        lines = [(TITLES[task], *HEADINGS, "note"), ("---",) * (2 + len(HEADINGS))]
+        lines: list[Sequence[str]] = [(TITLES[task], *HEADINGS, "note")]
         above = ""
         for each in study.rows(task):
             lines.append(("" if each.row.name == above else each.row.name, *each.cells, describe_images(each)))
@@ -166,7 +167,7 @@ def summarise(path: Path) -> str:
                 best.setdefault(each.row.name, {})[task] = describe_ratio(each.ratio)
             elif each.row.name == OURS:  # the tuned one is the last
                 best.setdefault(OURS, {})[task] = f"1: {each.cells[1]} images/s"
-    lines = [("loader", *(TITLES[task] for task in TASKS)), ("---",) * (1 + len(TASKS))]
+    lines = [("loader", *(TITLES[task] for task in TASKS))]
     lines += [(name, *(cells.get(task, "") for task in TASKS)) for name, cells in best.items()]
     return f"{study.describe()} Rates over this project's, with 95% intervals.\n\n{as_markdown(lines)}\n"
 
@@ -176,8 +177,3 @@ def describe_images(measured: Measured) -> str:
     distance = 0.0 if measured.row.name == OURS else measured.pairs[0].distance or 0.0
     close = f"pixels within {distance:.3f}" if distance >= SAME else ""
     return "; ".join(filter(None, ("" if measured.is_tuned else measured.row.note, close)))
-
-
-def as_markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of cells as a table, of which the first two are its heading."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -30,7 +30,7 @@ from rich.table import Table
 import etl
 import presave
 from benchmarks.console import print_table, say, wide_console
-from benchmarks.journal import Kind
+from benchmarks.journal import Kind, read_lines, results_in
 from benchmarks.measuring.statistics import (
     CONFIDENCE,
     MIN_ROUNDS,
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     truth = DELAYED_RATIO if options.delayed else 1.0
     return run_study(
         RUNS,
-        options.samples or FOLDER / f"coverage-{data}{'-delayed' if options.delayed else ''}.jsonl",
+        options.samples or FOLDER / f"coverage{'-delayed' if options.delayed else ''}.jsonl",
         Plan(
             question="How often does an interval of a comparison exclude the true ratio?",
             arms="a loader and one that is a tenth slower" if options.delayed else "one strategy under three names",
@@ -135,6 +135,13 @@ def compare_once(arguments: Sequence[str]) -> Run:
     if len(walls) < 2:
         raise RuntimeError(" ".join(report["notes"]))
     return Run(walls, time.monotonic() - started)
+
+
+def render(path: Path) -> str:
+    """Return what a journal says, as a paragraph."""
+    header, *lines = read_lines(path)
+    truth = DELAYED_RATIO if DELAYED[1] in header["arguments"] else 1.0
+    return describe(list(results_in(lines, RUNS).values()), truth) + "\n"
 
 
 def describe(runs: Sequence[Run], truth: float = 1.0) -> str:

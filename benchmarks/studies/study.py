@@ -126,6 +126,12 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
+def as_markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as a table, of which the first is its heading."""
+    lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def study_parser(module: str, documentation: str | None, **counts: int) -> argparse.ArgumentParser:
     """Return a parser with an option for the journal, and one for each of `counts`, with its default."""
     parser = argparse.ArgumentParser(

@@ -27,7 +27,7 @@ from benchmarks.datasets import find_digits, find_photographs, find_sequences, f
 from benchmarks.journal import Kind, read_lines, results_in
 from benchmarks.measuring.statistics import Interval, ratio_interval
 from benchmarks.measuring.values import JsonValues
-from benchmarks.studies.study import FOLDER, Plan, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, as_markdown, run_study, study_parser
 
 # A workload takes half an hour: tuning, and six phases of rounds, which are taken so many at a time.
 TUNE_SECONDS, PHASE_SECONDS, ROUNDS = 240.0, 260.0, 4
@@ -232,12 +232,7 @@ def render(path: Path) -> str:
     """Return the table of the workloads that are complete in a journal, as Markdown."""
     results = results_in(read_lines(path)[1:], PHASES)
     complete = [name for name in WORKLOADS if all((name, phase) in results for phase in range(len(KEPT)))]
-    rows: list[Sequence[str]] = [
-        HEADINGS,
-        ["---"] * len(HEADINGS),
-        *(_regret(results, name).cells for name in complete),
-    ]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return as_markdown([HEADINGS, *(_regret(results, name).cells for name in complete)]) + "\n"
 
 
 def show(regrets: Sequence[Regret], console: Console) -> None:

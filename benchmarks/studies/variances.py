@@ -25,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.cells import STRATEGIES, Cell, Profile
 from benchmarks.console import print_table, say
-from benchmarks.journal import Kind
+from benchmarks.journal import Kind, read_lines, results_in
 from benchmarks.measure import CellConditions, cpus_of_cells, loading_of
 from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.layout import draw_hash_seed
@@ -33,7 +33,7 @@ from benchmarks.measuring.sample import Recipe, take_sample
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import import_everything, start_server
-from benchmarks.studies.study import FOLDER, Plan, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, as_markdown, run_study, study_parser
 from benchmarks.workload import make_data
 
 LEVELS = ("server", "process", "epoch")
@@ -159,31 +159,53 @@ def repetitions(variances: Sequence[float], costs: Sequence[float]) -> list[floa
     return chosen
 
 
+HEADINGS = ("standard deviation of", *LEVELS, "epochs of a process", "processes of a server")
+
+
 def show(strategy: str, servers: Sequence[ServerTimes], console: Console) -> None:
     """Print the components of an epoch's time and of the ratio of two arms, and what follows."""
+    table = Table(title=strategy)
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == HEADINGS[0] else "right")
+    for row in rows(servers):
+        table.add_row(*row)
+    print_table(table, console, keys=1)
+    say(describe(servers), console)
+
+
+def render(path: Path) -> str:
+    """Return the table of a journal, and what was measured, as Markdown."""
+    servers = list(results_in(read_lines(path)[1:], SERVERS).values())
+    return f"{as_markdown([HEADINGS, *rows(servers)])}\n\n{describe(servers)}\n"
+
+
+def rows(servers: Sequence[ServerTimes]) -> list[list[str]]:
+    """Return the components of an epoch's time and of the ratio of two equal arms, and the repetitions to choose."""
     walls = np.log([each.walls for each in servers])  # by server, arm, process and epoch
-    epoch = float(np.exp(walls).mean())
-    costs = [
+    costs, found = _costs(servers), []
+    for name, values, times in (("an epoch", walls[:, 0], 1), ("the ratio of two arms", walls[:, 1] - walls[:, 0], 2)):
+        variances = components(values)
+        processes, epochs = repetitions(variances, [costs[0], times * costs[1], times * costs[2]])
+        found.append([name, *(f"{math.sqrt(each):.1%}" for each in variances), f"{epochs:.1f}", f"{processes:.1f}"])
+    return found
+
+
+def describe(servers: Sequence[ServerTimes]) -> str:
+    """Return how much was measured, and what one more of each level costs."""
+    count, _, processes, epochs = np.shape([each.walls for each in servers])
+    server, process, epoch = _costs(servers)
+    return (
+        f"{count} servers, {processes} processes each of two equal arms, {epochs} epochs each. "
+        f"One more costs: server {server:.2f} s, process {process:.2f} s, epoch {epoch:.2f} s."
+    )
+
+
+def _costs(servers: Sequence[ServerTimes]) -> list[float]:
+    return [
         float(np.mean([each.start_seconds for each in servers])),
         float(np.mean([each.process_seconds for each in servers])),
-        epoch,
+        float(np.mean([each.walls for each in servers])),
     ]
-    table = Table(
-        title=f"{strategy}: {walls.shape[0]} servers, {walls.shape[2]} processes each of two equal "
-        f"arms, {walls.shape[3]} epochs of {epoch:.2f} s each",
-        caption="standard deviations of an epoch's time, and of the ratio of the arms, in percent",
-    )
-    table.add_column("of")
-    for level in LEVELS:
-        table.add_column(level, justify="right")
-    table.add_column("epochs of a process", justify="right")
-    table.add_column("processes of a server", justify="right")
-    for name, values, times in (("time", walls[:, 0], 1), ("ratio", walls[:, 1] - walls[:, 0], 2)):
-        found = components(values)
-        processes, epochs = repetitions(found, [costs[0], times * costs[1], times * costs[2]])
-        table.add_row(name, *(f"{100 * math.sqrt(each):.2f}" for each in found), f"{epochs:.1f}", f"{processes:.1f}")
-    print_table(table, console, keys=1)
-    say(f"One more costs: server {costs[0]:.2f} s, process {costs[1]:.2f} s, epoch {costs[2]:.2f} s.", console)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

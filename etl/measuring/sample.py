@@ -77,6 +77,14 @@ class StepTimes(JsonValues):
 
 
 @dataclass(frozen=True)
+class CachedEpoch(JsonValues):
+    """An epoch of loading alone from the page cache: its seconds, and its CPU time."""
+
+    seconds: Split
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
 class RankSample(JsonValues):
     """The timed epoch of one of several ranks.
 
@@ -151,6 +159,8 @@ class Sample(JsonValues):
         The ranks, if this is a sample of several.
     etl_cpu_seconds : float or None
         CPU time of the epoch of loading alone; None if it was not measured.
+    cached_alone : CachedEpoch or None
+        A cold epoch of loading alone once more, from the page cache; None if it was not measured.
     loading_waits : WaitTimes or None
         What loading did while the training loop waited, without the very first wait; None if that is unknown.
     transfer : Split or None
@@ -180,6 +190,7 @@ class Sample(JsonValues):
     steps: StepTimes | None = None
     ranks: list[RankSample] = field(default_factory=list)
     etl_cpu_seconds: float | None = None
+    cached_alone: CachedEpoch | None = None
     loading_waits: WaitTimes | None = None
     transfer: Split | None = None
     throttled: float = 0.0
@@ -229,6 +240,7 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
     outside = 0
     etl_alone: EpochTimes | None = None
     etl_cpu: float | None = None
+    cached: CachedEpoch | None = None
     if recipe.etl_alone:
         with Epochs(loading, recipe.batches) as epochs:
             outside += epochs.prepare()
@@ -236,6 +248,11 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
             etl_cpu = -cpu_seconds()
             etl_alone = run_epoch(epochs, None, start_up=recipe.start_up)
             etl_cpu += cpu_seconds()
+            if loading.is_cold and loading.can_rewind and loading.meeting is None:
+                epochs.rewind()
+                cached_cpu = -cpu_seconds()
+                again = run_epoch(epochs, None, start_up=recipe.start_up)
+                cached = CachedEpoch(again.wall, cached_cpu + cpu_seconds())
     before = probe_speed()
     with Epochs(loading, recipe.batches) as epochs:
         outside += epochs.prepare()
@@ -277,6 +294,7 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
         timeline=loop_spans(last, loading.is_ahead),
         steps=None if loading.meeting is None else StepTimes(last.began.tolist(), last.done.tolist()),
         etl_cpu_seconds=etl_cpu,
+        cached_alone=cached,
         loading_waits=waits.times(computing.names),
         transfer=_transfer(compute, last.start_up),
         walls=[each.wall.total for each in timed],

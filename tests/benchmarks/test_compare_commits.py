@@ -26,18 +26,7 @@ from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.same_work import DifferentWork
 from benchmarks.measuring.statistics import Interval, Outcome
-from benchmarks.studies.aa import (
-    CLOCK,
-    METHOD_FILES,
-    SAME,
-    Comparison,
-    MetricVerdict,
-    Study,
-    conclusions,
-    detections,
-    expected_ratio,
-    wanted_comparisons,
-)
+from benchmarks.studies.power import METHOD_FILES
 from benchmarks.verdict import Verdict, judge
 from benchmarks.workload import make_iterator
 from tests.scratch import Scratch, make_scratch
@@ -268,33 +257,6 @@ def test_a_slow_loader_can_replace_the_loader_of_every_strategy(strategy: str, t
     data = make_data(WORKS[strategy], tmp_path)
     assert loaded(wrap) == loaded(None)
     assert len(made) == 1
-
-
-def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size() -> None:
-    wanted = wanted_comparisons(same=2, slowed=1)
-    assert sorted(wanted) == [(SAME, 0), (SAME, 1), (CLOCK, 0), (0.03, 0), (0.05, 0), (0.1, 0), (1.0, 0)]
-    comparisons = {}
-    key, wall = ("raw", "etl"), ("async-raw", "wall")
-    for slower, number, ratio, outcome in (
-        (SAME, 0, 1.0, Outcome.SAME),
-        (SAME, 1, 0.97, Outcome.FASTER),
-        (0.05, 0, 1.04, Outcome.SLOWER),
-        (0.05, 1, 1.03, Outcome.OPEN),
-        (CLOCK, 0, 1.02, Outcome.SAME),
-        (1.0, 0, 1.82, Outcome.SLOWER),
-    ):
-        unchanged = verdict(1.0, Outcome.SAME)
-        found = [MetricVerdict(*key, verdict(ratio, outcome)), MetricVerdict(*wall, unchanged)]
-        comparisons[slower, number] = Comparison(found, seconds=60.0)
-    study = Study(comparisons)
-    changes = (Outcome.SLOWER, Outcome.FASTER)
-    assert detections(study.of(SAME), key, changes) == detections(study.of(SAME), None, changes) == 1
-    assert detections(study.of(0.05), key, [Outcome.SLOWER]) == 1
-    assert detections(study.of(0.05), wall, [Outcome.SLOWER]) == 0
-    # 80% of what is added to the loading time shows in the metric, and the copy's clock adds 2%.
-    assert expected_ratio(study, key, 0.05) == pytest.approx(1.06)
-    assert expected_ratio(study, wall, 0.05) is None
-    assert "off by more than 3.0%; changes under 2.0%" in conclusions(study, 0.02)[0]
 
 
 def test_loading_and_compute_overlap_only_in_the_wall_time_of_strategies_that_load_ahead() -> None:

@@ -156,7 +156,7 @@ def rank_sample(loads: list[float], steps: list[float], others: list[float]) -> 
 
 # Of a sample of several ranks, that of the one that held the others up.
 OF_THE_STRAGGLER = {"stalls", "compute_alone", "harness", "peak_memory", "steal", "frequencies", "device", "timeline"}
-OF_THE_STRAGGLER |= {"etl_cpu_seconds", "loading_waits", "transfer", "walls"}
+OF_THE_STRAGGLER |= {"etl_cpu_seconds", "cached_alone", "loading_waits", "transfer", "walls"}
 OF_THE_FIRST = {"device", "compute_seconds"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import etl
+from etl.comparison.judge.costs import measured_costs
 from etl.comparison.judge.report import ScenarioResult
 from etl.comparison.judge.what_if import (
     LoadingCosts,
@@ -20,11 +22,16 @@ from etl.comparison.judge.what_if import (
     extrapolated,
     fewest_cpus,
     outcome,
+    unknown_reason,
     why_never_used,
 )
 from etl.comparison.request.candidates import CpuSplit
 from etl.comparison.request.scenario import WhatIf
 from etl.comparison.request.settings import Settings
+from etl.comparison.worker.profile import profile_raw_pipeline
+from etl.measuring.clock import Split
+from etl.measuring.sample import CachedEpoch
+from tests.comparison_workloads import make_measurements, make_sample, make_workload
 
 BATCHES = 100
 
@@ -199,6 +206,30 @@ def test_beside_compute_on_the_same_cpus_loading_is_as_much_slower_as_the_profil
     assert epoch_of(shared, "cpus=2") == pytest.approx(0.05 * 0.55 * 1.2, rel=0.4)
 
 
+def test_on_one_cpu_compute_and_loading_lose_what_was_measured_there() -> None:
+    costs = make_costs(0.02, 0.05, ahead=1, is_on_device=False, cpu_seconds=0.02, on_one_cpu=(2.5, 2.5))
+    assert epoch_of(costs, "cpus=1") == pytest.approx(0.05 + 2.5 * 0.02 * 0.6, rel=0.01)
+
+
+def test_training_with_more_cpus_is_unknown_if_compute_was_measured_with_one_number_of_threads() -> None:
+    one, two = (
+        make_costs(0.01, 0.1, is_on_device=False, compute_seconds=each) for each in ({1: 0.1}, {1: 0.1, 2: 0.06})
+    )
+    assert unknown_reason(one, 4) == "compute with more than 1 threads was not measured"
+    assert [unknown_reason(one, each) for each in (1, 2, None)] == [""] * 3
+    assert unknown_reason(two, 4) == unknown_reason(make_costs(0.01, 0.1), 4) == ""
+
+
+def test_the_page_cache_is_read_apart_from_the_disk(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, strategies=("raw",), cache="cold", what_if=("cache=100%",))
+    (raw,) = workload.candidates()
+    sample = make_sample(etl_cpu_seconds=0.05, cached_alone=CachedEpoch(Split(0.004, 0.036), 0.03))
+    costs = measured_costs(make_measurements(workload, {raw: {0: sample}}), raw)
+    assert isinstance(costs, LoadingCosts)
+    found = (costs.load_seconds, costs.disk_seconds, costs.cpu_seconds)
+    assert found == pytest.approx((0.004, 0.006, 0.003))
+
+
 def test_the_model_is_adjusted_to_the_measured_time_only_if_loading_decides_it() -> None:
     loads, computes = make_costs(0.04, 0.01), make_costs(0.01, 0.04)
     assert outcome(adjusted(loads, 4.4)).wall_seconds == pytest.approx(4.4, rel=1e-3)
@@ -226,6 +257,35 @@ def mine(source: Any, batch_size: int) -> list[Any]:
     """Return the batches of an epoch, as a user's loader."""
     rows = [source[index]["features"] for index in range(len(source))]
     return [np.stack(rows[at : at + batch_size]) for at in range(0, len(rows), batch_size)]
+
+
+@pytest.mark.parametrize(("scenarios", "is_measured"), [(("cpus=1",), True), (("cpus=4",), False), ((), False)])
+def test_training_on_one_cpu_is_profiled_if_a_scenario_has_one(
+    scenarios: tuple[str, ...], is_measured: bool, tmp_path: Path
+) -> None:
+    before = os.sched_getaffinity(0)
+    workload = make_workload(tmp_path, what_if=scenarios, budget_seconds=1.0)
+    profile = profile_raw_pipeline(workload, [CpuSplit(2, 1)], [2])
+    assert os.sched_getaffinity(0) == before
+    assert (profile.on_one_cpu is not None) == is_measured
+    if profile.on_one_cpu is not None:
+        assert (profile.on_one_cpu.compute_threads, profile.on_one_cpu.loading_threads) == (1, 1)
+        assert set(profile.compute_seconds) == {"1", "2"}
+
+
+@pytest.mark.slow
+def test_a_cold_comparison_measures_the_page_cache(digits: Path) -> None:
+    cold = etl.compare(
+        str(digits),
+        ["raw", "async-presaved"],
+        compute="simulated:1ms",
+        cache="cold",
+        what_if=("cache=100%",),
+        records=160,
+        rounds=1,
+        budget="2s",
+    )
+    assert all(each.wall_seconds for each in cold.scenarios[0].strategies)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from etl.comparison.judge.prediction import Slowdowns, stage_seconds
 from etl.comparison.judge.report import Scenario, ScenarioResult
 from etl.comparison.judge.results import Measurements, mean_of, parts_of
 from etl.comparison.judge.what_if import (
+    ONE_CPU,
     LoadingCosts,
     adjusted,
     changed,
@@ -17,11 +18,13 @@ from etl.comparison.judge.what_if import (
     extrapolated,
     fewest_cpus,
     outcome,
+    unknown_reason,
     why_never_used,
 )
 from etl.comparison.request.answers import PipelineProfile
 from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.scenario import WhatIf
+from etl.measuring.clock import Split
 from etl.measuring.sample import Sample
 
 UNKNOWN_LOADER = "its loader is unknown"
@@ -43,6 +46,8 @@ def _predict(name: str, costs: LoadingCosts | str, scenario: WhatIf) -> Scenario
     if isinstance(costs, str):
         return ScenarioResult(name, None, None, None, None, costs)
     after = changed(costs, scenario)
+    if unknown := unknown_reason(after, scenario.cpus):
+        return ScenarioResult(name, None, None, None, None, unknown)
     found = outcome(after, scenario.cpus)
     fewest = fewest_cpus(after)
     reasons = extrapolated(costs, scenario)
@@ -75,14 +80,17 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> LoadingCosts
     start_up = alone[0].epoch.start_up
     first = statistics.median(each.etl_alone.first for each in alone if each.etl_alone is not None)
     cpu_seconds = statistics.median(_cpu_per_batch(each) for each in alone)
-    # A worker process that is still starting takes CPU time that does not load.
-    cpu_seconds = min(cpu_seconds, max(1, threads.loading) * load)
     parts = parts_of(samples, scale)
     disk = 0.0
     if settings.cache == "cold":
+        cached = [(each, each.cached_alone) for each in alone if each.cached_alone is not None]
+        warm = statistics.median(_seconds_per_batch(each, one.seconds) for each, one in cached)
         # The rest is waiting for the disk, which threads share until the disk is always busy.
-        disk = min(max(0.0, max(1, threads.loading) * load - cpu_seconds), load)
-        load = max(cpu_seconds / max(1, threads.loading), load - disk)
+        disk = min(max(0.0, max(1, threads.loading) * (load - warm)), load)
+        load = min(load, warm)
+        cpu_seconds = statistics.median(one.cpu_seconds / each.epoch.batches for each, one in cached)
+    # A worker process that is still starting takes CPU time that does not load.
+    cpu_seconds = min(cpu_seconds, max(1, threads.loading) * load)
     one_thread = _with_one_thread(measured, candidate, load, cpu_seconds)
     costs = LoadingCosts(
         batches=scale.batches,
@@ -102,6 +110,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> LoadingCosts
         is_on_device=measured.profile.device != "cpu",
         waits_for_steps=settings.waits_for_steps,
         apart=_slowdowns(measured, lambda each: each.compute + each.loading <= cpus, (1.0, 1.0)),
+        on_one_cpu=_on_one_cpu(measured.profile),
         shared=_slowdowns(measured, lambda each: each.compute + each.loading > cpus, (2.0, 2.0)),
         harness_seconds=parts.harness_seconds / scale.batches,
     )
@@ -113,10 +122,12 @@ def _loading_alone(samples: Mapping[int, Sample]) -> list[Sample]:
 
 
 def _per_batch(sample: Sample) -> float:
+    return 0.0 if sample.etl_alone is None else _seconds_per_batch(sample, sample.etl_alone)
+
+
+def _seconds_per_batch(sample: Sample, split: Split) -> float:
     """Return the seconds of loading alone per batch, without the start-up unless there is nothing else."""
-    split, batches, start_up = sample.etl_alone, sample.epoch.batches, sample.epoch.start_up
-    if split is None:
-        return 0.0
+    batches, start_up = sample.epoch.batches, sample.epoch.start_up
     return split.rest / (batches - start_up) if batches > start_up else split.total / batches
 
 
@@ -178,6 +189,11 @@ def _compute_seconds(measured: Measurements, candidate: Candidate, threads: CpuS
         return {threads.compute: alone}
     speed = alone / profiled[threads.compute]
     return {count: speed * seconds for count, seconds in profiled.items()}
+
+
+def _on_one_cpu(profile: PipelineProfile) -> Slowdowns:
+    found = profile.on_one_cpu
+    return ONE_CPU if found is None else (found.loading_slowdown, found.compute_slowdown)
 
 
 def _slowdowns(measured: Measurements, is_kind: Callable[[CpuSplit], bool], unknown: Slowdowns) -> Slowdowns:

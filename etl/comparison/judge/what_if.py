@@ -23,7 +23,7 @@ COMPUTE_VALIDATED, DISK_VALIDATED = (0.1, 4.0), (0.25, 4.0)
 PARALLEL_COMPUTE = 0.9
 # Loading beside compute is at most this many times slower or faster than loading alone, apart from `Slowdowns`.
 MAX_ADJUSTMENT = 1.25
-# Two threads on one CPU have half of it each; with more CPUs, threads that wait for each other lose more.
+# Two threads on one CPU have half of it each, unless that was measured.
 ONE_CPU: Slowdowns = (2.0, 2.0)
 # The adjustment is known if loading that takes 10% longer makes the wall time longer by at least this share.
 MIN_EFFECT, FLAT = 0.03, 1e-3
@@ -64,9 +64,9 @@ class LoadingCosts:
         True if compute takes no CPU.
     waits_for_steps : bool
         True if the loop waits for the device after every step.
-    apart, shared : (float, float)
-        Factors by which loading and compute slow each other down on the CPUs: if each thread has one of its own, and if
-        there are more threads than CPUs.
+    apart, shared, on_one_cpu : (float, float)
+        Factors by which loading and compute slow each other down on the CPUs: if each thread has one of its own, if
+        there are more threads than CPUs, and if there is one CPU.
     harness_seconds : float
         Overhead of the measuring loop.
     adjustment : float
@@ -89,6 +89,7 @@ class LoadingCosts:
     waits_for_steps: bool
     apart: Slowdowns = (1.0, 1.0)
     shared: Slowdowns = (2.0, 2.0)
+    on_one_cpu: Slowdowns = ONE_CPU
     harness_seconds: float = 0.0
     adjustment: float = 1.0
 
@@ -210,6 +211,13 @@ def adjusted(costs: LoadingCosts, wall_seconds: float) -> LoadingCosts:
     return replace(costs, adjustment=math.sqrt(low * high))
 
 
+def unknown_reason(costs: LoadingCosts, cpus: int | None) -> str:
+    """Return why nothing is known of a strategy on `cpus` CPUs; nothing if something is."""
+    if costs.is_on_device or cpus is None or cpus <= costs.cpus or len(costs.compute_seconds) > 1:
+        return ""
+    return f"compute with more than {costs.threads.compute} threads was not measured"
+
+
 def extrapolated(costs: LoadingCosts, scenario: WhatIf) -> list[str]:
     """Return how far a scenario is beyond what was measured and validated: one reason each, none if it is not."""
     reasons = []
@@ -274,5 +282,5 @@ def _slowdowns(costs: LoadingCosts, split: CpuSplit, cpus: int) -> Slowdowns:
     if costs.is_on_device:
         return 1.0, 1.0
     if cpus == 1:
-        return ONE_CPU
+        return costs.on_one_cpu
     return costs.apart if split.compute + split.loading <= cpus else costs.shared

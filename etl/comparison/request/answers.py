@@ -62,6 +62,8 @@ class PipelineProfile(JsonValues):
         Device of compute; "none" if compute is simulated.
     model : str
         Built-in model for records of this shape.
+    on_one_cpu : SplitProfile or None
+        Loading and compute at the same time on one CPU; None if no scenario has one.
     """
 
     stages: list[StageProfile]
@@ -70,6 +72,7 @@ class PipelineProfile(JsonValues):
     copy_bytes_per_second: float
     device: str
     model: str
+    on_one_cpu: SplitProfile | None = None
 
     def split(self, threads: CpuSplit) -> SplitProfile | None:
         """Return the profile of a CPU split; None if the split has no loading threads."""

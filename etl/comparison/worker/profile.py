@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 
 from etl.comparison.request.answers import PipelineProfile, SplitProfile, StageProfile
 from etl.comparison.request.candidates import CpuSplit
+from etl.comparison.request.scenario import WhatIf
 from etl.comparison.request.work import Work
 from etl.comparison.worker.make_compute import make_compute
 from etl.comparison.worker.untimed import prepare_files
@@ -42,8 +45,11 @@ def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence
         batch = work.collate(first)
         compute = make_compute(work, batch)
         splits = [_SplitTimes(each) for each in given]
-        alone: dict[int, list[float]] = {threads: [] for threads in dict.fromkeys(counts)}
-        shares = TURNS * (1 + len(alone) + 2 * len(splits))
+        # Two threads share one CPU in time, and each loses what the other leaves in its caches.
+        is_on_one = compute.device == "cpu" and any(WhatIf.parse(each).cpus == 1 for each in work.settings.what_if)
+        one_cpu = [_SplitTimes(CpuSplit(1, 1), cpus=1)] if is_on_one else []
+        alone: dict[int, list[float]] = {threads: [] for threads in dict.fromkeys([*counts, *(1 for _ in one_cpu)])}
+        shares = TURNS * (1 + len(alone) + 2 * len([*splits, *one_cpu]))
         seconds = min(MAX_TURN_SECONDS, work.settings.budget_seconds * TURNS_SHARE / shares)
         records = RecordRun(raw.loader, len(work.records), work.settings.batch_size, work.settings.seed)
         clock = StageClock(work.stages)
@@ -57,9 +63,9 @@ def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence
             for threads, steps in alone.items():
                 with ThreadPolicy(threads):
                     steps.append(seconds_of_step(compute.step, [batch], seconds))
-            for split in splits:
+            for split in (*splits, *one_cpu):
                 rate = _rate(work, records, split.threads.loading, seconds)
-                with ThreadPolicy(split.threads.compute):
+                with ThreadPolicy(split.threads.compute), _bound_to(split.cpus):
                     beside, step = _rate_during(
                         work, records, split.threads.loading, lambda: seconds_of_step(compute.step, [batch], seconds)
                     )
@@ -76,7 +82,19 @@ def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence
         copy_bytes_per_second=_copy_rate(int(_row_nbytes(first))),
         device=compute.device,
         model=default_model(_first_features(first).shape[1:]),
+        on_one_cpu=one_cpu[0].profile() if one_cpu else None,
     )
+
+
+@contextmanager
+def _bound_to(cpus: int | None) -> Iterator[None]:
+    """Bind this thread, and those that it starts meanwhile, to the first of its CPUs; to all of them if None."""
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, sorted(before)[:cpus])
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @dataclass
@@ -91,12 +109,15 @@ class _SplitTimes:
         Records per second that its threads load.
     loading_slower, compute_slower : list of float
         Slowdown factors of loading and of compute if both run at the same time.
+    cpus : int or None
+        CPUs for both; None for all.
     """
 
     threads: CpuSplit
     rates: list[float] = field(default_factory=list)
     loading_slower: list[float] = field(default_factory=list)
     compute_slower: list[float] = field(default_factory=list)
+    cpus: int | None = None
 
     def profile(self) -> SplitProfile:
         """Return the medians of all turns."""

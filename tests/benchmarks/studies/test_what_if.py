@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import io
+import json
 import mmap
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rich.console import Console
 
 from benchmarks.studies.what_if import (
-    Case,
     CaseEpoch,
     CaseResult,
     Predicted,
-    describe_errors,
+    all_cases,
+    errors,
     held_in_page_cache,
-    photograph_cases,
     predictions,
-    show,
-    storage_cases,
-    waiting_cases,
+    render,
 )
 from etl.comparison.request.scenario import WhatIf
 from etl.measuring.page_cache import pages_outside
 
 
-def test_errors_are_those_of_the_medians_of_all_turns() -> None:
+def test_even_turns_predict_and_odd_ones_judge() -> None:
     results = {
-        (turn, case): CaseResult([CaseEpoch("raw", seconds, 0.4)], predicted)
-        for turn, (guess, measured) in enumerate(((1.0, 1.0), (1.1, 1.0), (5.0, 9.0)))
+        (turn, case): CaseResult([CaseEpoch("raw", seconds)], predicted)
+        for turn, (guess, measured) in enumerate(((1.0, 1.05), (9.0, 1.0), (1.1, 0.95), (9.0, 1.0), (1.2, 1.05)))
         for case, seconds, predicted in (
             # The last is a case that was not measured.
             (
                 "reference",
                 2.0,
-                {"other": [CaseEpoch("raw", guess, 0.5, ["a reason"])], "nowhere": [CaseEpoch("raw", 1.0, 1.0)]},
+                {"other": [CaseEpoch("raw", guess, ["a reason"])], "nowhere": [CaseEpoch("raw", 1.0)]},
             ),
             ("other", measured, {}),
         )
@@ -45,25 +42,38 @@ def test_errors_are_those_of_the_medians_of_all_turns() -> None:
     (found,) = predictions(results, {"reference": "group"})
     assert (found.group, found.scenario, found.strategy) == ("group", "other", "raw")
     assert found.error == pytest.approx(0.1)
+    assert found.error_again == pytest.approx(0.05)
     assert found.extrapolated == ["a reason"]
-    assert (found.predicted_utilisation, found.measured_utilisation) == (0.5, 0.4)
 
 
-def test_the_share_within_10_percent_counts_errors_of_both_signs() -> None:
-    found = [Predicted("", "", "", "", 1 + error, 1.0, 1.0, 1.0) for error in (-0.2, -0.09, 0.01, 0.3)]
-    assert describe_errors(found) == ["4", "14.5%", "50%", "30%"]
+@pytest.mark.parametrize(
+    ("predicted", "again", "good"), [(1.09, 1.0, True), (0.89, 1.0, False), (0.7, 0.85, True), (0.69, 1.15, False)]
+)
+def test_a_prediction_is_as_good_as_the_scenario_itself_allows(predicted: float, again: float, good: bool) -> None:
+    assert Predicted("", "", "", "", predicted, again, 1.0).is_good is good
 
 
 def test_extrapolated_predictions_are_not_among_the_interpolated() -> None:
-    console = Console(file=io.StringIO(), width=120)
-    near, far = (
-        Predicted("CPUs", "", "", "", 1.01, 1.0, 1.0, 1.0),
-        Predicted("CPUs", "", "", "", 2.0, 1.0, 1.0, 1.0, ["x"]),
-    )
-    show([near, far], console)
-    rows = [line.split("│")[1:-1] for line in console.file.getvalue().splitlines() if "│" in line]  # type: ignore[attr-defined]
-    errors = {row[0].strip(): [each.strip() for each in row[1:3]] for row in rows if len(row) == 5}
-    assert errors == {"CPUs": ["1", "1.0%"], "all interpolated": ["1", "1.0%"], "extrapolated": ["1", "100.0%"]}
+    near, far = Predicted("CPUs", "", "", "", 1.01, 0.98, 1.0), Predicted("CPUs", "", "", "", 2.0, 1.0, 1.0, ["x"])
+    line = ["1", "1.0%", "2.0%", "100%", "1%"]
+    assert errors([near, far]) == [
+        ["CPUs", *line],
+        ["all interpolated", *line],
+        ["extrapolated", "1", "100.0%", "0.0%", "0%", "100%"],
+    ]
+
+
+def test_the_documents_have_every_prediction(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [{"experiment": "what-if"}, {"environment": {}}]
+    epochs = [CaseEpoch("raw", 2.0)]
+    for turn in range(2):
+        reference = CaseResult(epochs, {"device 2": [CaseEpoch("raw", 2.1)]})
+        for name, result in (("device 1", reference), ("device 2", CaseResult(epochs, {}))):
+            lines.append({"key": [turn, name], "result": result.to_json()})
+    path = tmp_path / "what-if.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert "| compute | 1 | 5.0% | 0.0% | 100% | 5% |" in render(path)
+    assert "| device 1 | device 2 | raw | 2,100 | 2,000 | +5.0% | +0.0% |  |" in render(path)
 
 
 def test_files_that_are_held_stay_in_the_page_cache(tmp_path: Path) -> None:
@@ -82,13 +92,8 @@ def test_files_that_are_held_stay_in_the_page_cache(tmp_path: Path) -> None:
     assert pages_outside([held]) == pages_outside([dropped])
 
 
-def all_cases() -> list[Case]:
-    cases = photograph_cases("photographs")
-    return [*(case for each in cases.values() for case in each), *waiting_cases(), *storage_cases(Path("images"))]
-
-
 def test_every_case_has_its_own_name_and_predicts_cases_that_are_measured() -> None:
-    cases = all_cases()
+    cases = [case for each in all_cases("photographs", Path("images")).values() for case in each]
     names = [each.name for each in cases]
     assert len(set(names)) == len(names)
     for case in cases:

@@ -1,0 +1,134 @@
+"""Write what the journals of studies say into README and docs: `python -m benchmarks.evidence`.
+
+A block stands between `<!-- evidence: NAME -->` and `<!-- end of NAME -->`. With `--check` nothing is written: it fails
+if a block differs from its journal, or if something measured stands outside of blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.console import say_failure
+from benchmarks.peers import peer_table
+from benchmarks.servers import ROOT
+from benchmarks.studies import coverage, power, tuning, variances, what_if
+from benchmarks.studies.study import FOLDER
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a journal says.
+
+    Attributes
+    ----------
+    journal : str
+        The name of its file, without `.jsonl`.
+    command : str
+        What measures it, after `python -m `.
+    render : callable
+        Called with the path of the journal; returns Markdown. Only its tables are not wrapped.
+    """
+
+    journal: str
+    command: str
+    render: Callable[[Path], str]
+
+    def text(self, folder: Path) -> str:
+        """Return what stands between the marks, or which command measures it if it was not run."""
+        path = folder / f"{self.journal}.jsonl"
+        if not path.is_file():
+            return f"*Not measured yet with the present method: `python -m {self.command}`.*\n"
+        return "\n\n".join(wrapped(each) for each in self.render(path).strip().split("\n\n")) + "\n"
+
+
+BLOCKS = {
+    "peers": Block("peers", "benchmarks.peers", peer_table.summarise),
+    "peers-all": Block("peers", "benchmarks.peers", peer_table.render),
+    "power": Block("power", "benchmarks.studies.power", power.render),
+    "power-sentence": Block("power", "benchmarks.studies.power", power.sentence),
+    "tuning": Block("tuning", "benchmarks.studies.tuning", tuning.render),
+    "coverage": Block("coverage", "benchmarks.studies.coverage photos", coverage.render),
+    "coverage-delayed": Block("coverage-delayed", "benchmarks.studies.coverage photos --delayed", coverage.render),
+    "what-if": Block("what-if", "benchmarks.studies.what_if", what_if.render),
+    "variances": Block("variances", "benchmarks.studies.variances", variances.render),
+}
+MARKS = re.compile(r"(?<=<!-- evidence: )(?P<name>[\w-]+) -->\n(?P<text>.*?)(?=<!-- end of (?P=name) -->)", re.DOTALL)
+# Measured before there were journals: their studies are to be run again, and these lines to go.
+BEFORE_JOURNALS = ("docs/comparing.md", "docs/ranks-and-serving.md", "docs/results.md", "docs/runtime.md")
+FENCES = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+# A ratio with its interval, a rate, a count of comparisons.
+FIGURE = re.compile(
+    r"\(\d[\d.,]*%? to \d[\d.,]*%?\)|\d\.\d+ times|\b\d[\d,.]* (?:images|records|requests|answers)(?: a second|/s)"
+    r"|\b\d+ of \d+ (?:comparisons|copies|predictions)|\d(?:\.\d+)?% (?:slower|faster)"
+)
+
+
+def documents() -> list[Path]:
+    """Return README and docs."""
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "benchmarks/README.md",
+        *sorted(ROOT.glob("docs/*.md")),
+    ]
+
+
+def rewrite(text: str, folder: Path) -> str:
+    """Return `text` with all blocks as their journals in `folder` have them."""
+    return MARKS.sub(lambda found: f"{found['name']} -->\n{BLOCKS[found['name']].text(folder)}", text)
+
+
+def figures(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line number and text of all that looks measured, outside of blocks and code."""
+    for pattern in (MARKS, FENCES):
+        text = pattern.sub(lambda found: "\n" * found[0].count("\n"), text)
+    for number, line in enumerate(text.splitlines(), 1):
+        for found in FIGURE.finditer(line):
+            yield number, found[0]
+
+
+def wrapped(paragraph: str) -> str:
+    """Return a paragraph in lines of 120 characters; a table as it is."""
+    if paragraph.startswith("|"):
+        return paragraph
+    return textwrap.fill(paragraph, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def check(paths: Iterable[Path], folder: Path) -> list[str]:
+    """Return what is wrong, naming file and line."""
+    wrong = []
+    for path in paths:
+        text, name = path.read_text(), path.relative_to(ROOT)
+        if rewrite(text, folder) != text:
+            wrong.append(f"{name} differs from the journals: python -m benchmarks.evidence writes its blocks")
+        if str(name) not in BEFORE_JOURNALS:
+            wrong += [f"{name}:{line}: {figure} is not from a journal" for line, figure in figures(text)]
+    return wrong
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the blocks, or check them and return 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.evidence", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail if anything would change")
+    if parser.parse_args(arguments).check:
+        wrong = check(documents(), FOLDER)
+        for line in wrong:
+            say_failure(line, Console(stderr=True))
+        return int(bool(wrong))
+    for path in documents():
+        path.write_text(rewrite(path.read_text(), FOLDER))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
