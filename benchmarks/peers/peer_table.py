@@ -161,7 +161,7 @@ def summarise(path: Path) -> str:
     for task in TASKS:
         for each in sorted(study.rows(task), key=lambda each: -each.ratio.estimate):
             if each.row.peer != ROWS[0].peer:
-                library = each.row.name.partition(",")[0]
+                library = each.row.name.partition(",")[0].removesuffix(" on the CPU")
                 best.setdefault(library, {}).setdefault(task, describe_ratio(each.ratio))
             elif each.row.name in (AGAIN, SLOWED) and not each.is_tuned:
                 best.setdefault(each.row.name, {})[task] = describe_ratio(each.ratio)

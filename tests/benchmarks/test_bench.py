@@ -247,7 +247,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("target", ["bench", "bench-full", "compare-commits", "aa"])
+@pytest.mark.parametrize("target", ["bench", "bench-full", "compare-commits", "power"])
 def test_what_measures_commits_says_in_one_line_that_an_archive_has_none(tmp_path: Path, target: str) -> None:
     made = make(tmp_path, target)
     said, end = made.stderr.splitlines()
