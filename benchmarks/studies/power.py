@@ -20,18 +20,17 @@ from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.compare_commits.__main__ import MINUTES, compare, minutes
 from benchmarks.compare_commits.commits import ROOT, NoSuchCommit, extract
 from benchmarks.compare_commits.commits_table import NAMES, percent
 from benchmarks.compare_commits.commits_turns import Key
 from benchmarks.compare_commits.commits_worker import overlaps
-from benchmarks.console import print_table, say, say_failure
+from benchmarks.console import say, say_failure
 from benchmarks.journal import Kind, read_lines, results_in
 from benchmarks.measuring.statistics import Interval, Outcome, ratio_interval
 from benchmarks.measuring.values import JsonValues
-from benchmarks.studies.study import FOLDER, Plan, as_markdown, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, as_markdown, print_lines, run_study, study_parser
 from benchmarks.verdict import CONFIDENCE, EQUIVALENCE_MARGIN
 
 # Shares by which loading takes longer. The copy at `TWICE` shows which share of a metric is loading.
@@ -216,13 +215,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def show(study: Study, console: Console) -> None:
     """Print what was found of each metric, and what follows."""
-    headings, *rows = study.rows
-    table = Table(title="Changes found, with estimates; then the share of comparisons that would find a change")
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number < 2 else "right")
-    for row in rows:
-        table.add_row(*row)
-    print_table(table, console, keys=2)
+    title = "Changes found, with estimates; then the share of comparisons that would find a change"
+    print_lines(title, study.rows, console, keys=2)
     say(describe(study), console)
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 import etl
-from benchmarks.console import say_failure, wide_console
+from benchmarks.console import print_table, say_failure, wide_console
 from benchmarks.journal import Journal, Key, Kind, Result
 from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import ROOT
@@ -127,9 +128,20 @@ def describe_environment() -> dict[str, Any]:
 
 
 def as_markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of cells as a table, of which the first is its heading."""
+    """Return a Markdown table of lines of cells; the first line is the heading."""
     lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def print_lines(title: str, lines: Sequence[Sequence[str]], console: Console, keys: int = 1) -> None:
+    """Print a table of lines of cells; the first line is the heading, and the first `keys` columns are names."""
+    headings, *rows = lines
+    table = Table(title=title)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number < keys else "right")
+    for row in rows:
+        table.add_row(*row)
+    print_table(table, console, keys=keys)
 
 
 def study_parser(module: str, documentation: str | None, **counts: int) -> argparse.ArgumentParser:

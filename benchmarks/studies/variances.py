@@ -21,10 +21,9 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.cells import STRATEGIES, Cell, Profile
-from benchmarks.console import print_table, say
+from benchmarks.console import say
 from benchmarks.journal import Kind, read_lines, results_in
 from benchmarks.measure import CellConditions, cpus_of_cells, loading_of
 from benchmarks.measuring.fleet import Fleet
@@ -33,7 +32,7 @@ from benchmarks.measuring.sample import Recipe, take_sample
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import import_everything, start_server
-from benchmarks.studies.study import FOLDER, Plan, as_markdown, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, as_markdown, print_lines, run_study, study_parser
 from benchmarks.workload import make_data
 
 LEVELS = ("server", "process", "epoch")
@@ -164,12 +163,7 @@ HEADINGS = ("standard deviation of", *LEVELS, "epochs of a process", "processes 
 
 def show(strategy: str, servers: Sequence[ServerTimes], console: Console) -> None:
     """Print the components of an epoch's time and of the ratio of two arms, and what follows."""
-    table = Table(title=strategy)
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == HEADINGS[0] else "right")
-    for row in rows(servers):
-        table.add_row(*row)
-    print_table(table, console, keys=1)
+    print_lines(strategy, [HEADINGS, *rows(servers)], console)
     say(describe(servers), console)
 
 

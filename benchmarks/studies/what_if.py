@@ -1,7 +1,7 @@
 """Errors of predictions for other CPUs, compute and storage: `python -m benchmarks.studies.what_if [SOURCE]`.
 
 A reference is a comparison that predicts what other ones measure: one CPU from two, a device that takes 0.1 to 4 times
-as long, a device from training on the CPUs, a source that waits for every record, and files half of which are in the
+as long, a device from training on the CPUs, a source that waits for every record, and files that are half in the
 page cache. All take turns. Even turns predict, and odd ones judge: how far the even turns' own measurement of a
 scenario is off bounds what any model can reach.
 """
@@ -23,14 +23,13 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 import etl
-from benchmarks.console import print_table, say
+from benchmarks.console import say
 from benchmarks.datasets import find_photographs
 from benchmarks.journal import Kind, read_lines, results_in
 from benchmarks.measuring.values import JsonValues
-from benchmarks.studies.study import FOLDER, Plan, as_markdown, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, as_markdown, print_lines, run_study, study_parser
 
 # Stores after every stage are written for strategies that read one, which takes long.
 STRATEGIES, TRAINED_STRATEGIES = ("raw", "async-raw"), ("raw", "async-raw", "presaved", "async-presaved")
@@ -337,16 +336,8 @@ ERRORS = ("predicted", "predictions", "median error", "again", "good", "largest 
 
 def show(found: Sequence[Predicted], console: Console) -> None:
     """Print every prediction with its error, and the errors of each group and of all."""
-    for title, headings, rows in (
-        ("Predictions of an epoch", HEADINGS, list(map(cells, found))),
-        (f"Errors: the aim is {WANTED_SHARE:.0%} good", ERRORS, errors(found)),
-    ):
-        table = Table(title=title)
-        for number, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if number == 0 or heading in HEADINGS[:3] else "right")
-        for row in rows:
-            table.add_row(*row)
-        print_table(table, console, keys=1)
+    print_lines("Predictions of an epoch", [HEADINGS, *map(cells, found)], console, keys=3)
+    print_lines(f"Errors: the aim is {WANTED_SHARE:.0%} good", [ERRORS, *errors(found)], console)
 
 
 def cells(each: Predicted) -> list[str]:

@@ -1,4 +1,4 @@
-"""What README and docs say of measurements comes from journals, and what does not is found."""
+"""README and docs take their measurements from journals; a figure from elsewhere is found."""
 
 from __future__ import annotations
 
