@@ -1,4 +1,4 @@
-"""Copying rows of one column straight out of shards that are memory-mapped or in memory."""
+"""Finding and copying rows of one column in shards that are memory-mapped or in memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ GATHERS_BEFORE_COMPILED = 32
 
 
 def _load() -> ModuleType:
-    from presave import copy_rows_numba
+    from presave import mapped_rows_numba
 
-    return copy_rows_numba
+    return mapped_rows_numba
 
 
 COMPILED = Compiled(_load)
@@ -76,7 +76,11 @@ class MappedRows:
             np.take(array, indices, axis=0, out=out, mode="clip")  # with "raise", through a buffer
             return True
         if COMPILED.module is not None and out.flags.c_contiguous:
-            return self._copy_compiled(COMPILED.module, indices, out, find_array)
+            nbytes = out.nbytes // len(indices)
+            rows = self.find(indices, nbytes, find_array)
+            if rows is not None:
+                COMPILED.module.copy_rows(rows, nbytes, out.reshape(-1).view(UINT8))
+            return rows is not None
         self._gathers += 1
         if self._gathers >= GATHERS_BEFORE_COMPILED:
             COMPILED.begin()
@@ -87,17 +91,24 @@ class MappedRows:
             np.concatenate(slices, out=out)
         return slices is not None
 
-    def _copy_compiled(self, module: ModuleType, indices: np.ndarray, out: np.ndarray, find_array: FindArray) -> bool:
+    def find(self, indices: np.ndarray, nbytes: int, find_array: FindArray) -> np.ndarray | None:
+        """Return the addresses of rows of `nbytes` bytes, an int64 array of shape (records,); see `copy`.
+
+        None if a shard is not an array, or the compiled loop is not loaded, which then begins. The addresses are valid
+        while this object exists.
+        """
+        module = COMPILED.module
+        if module is None:
+            COMPILED.begin()
+            return None
         indices = np.ascontiguousarray(indices)
-        if not len(indices):
-            return True
-        target, nbytes, slot = out.reshape(-1).view(UINT8), out.nbytes // len(indices), 0
+        rows, slot = np.empty(len(indices), np.int64), 0
         while True:
-            slot = module.copy_rows(indices, self._first_records, self._addresses, nbytes, target, slot)
+            slot = module.find_rows(indices, self._first_records, self._addresses, nbytes, rows, slot)
             if slot == len(indices):
-                return True
+                return rows
             if self._array(bisect_right(self._starts, indices[slot]) - 1, find_array) is None:
-                return False
+                return None
 
     def _slices(self, indices: np.ndarray, find_array: FindArray) -> list[np.ndarray] | None:
         """Return the rows in the order of `indices`, as one view of a shard for each run of consecutive records."""

@@ -90,10 +90,13 @@ class OpenShards:
         bool
             False if the rows must be gathered through the readers of each shard; see `MappedRows.copy`.
         """
-        rows = self._mapped_rows.get(column)
-        if rows is None:
-            rows = self._mapped_rows.setdefault(column, MappedRows(self.first_records))
-        return rows.copy(indices, out, lambda shard: self._array(shard, column))
+        return self._rows(column).copy(indices, out, lambda shard: self._array(shard, column))
+
+    def find_rows(self, column: str, indices: np.ndarray, nbytes: int) -> tuple[np.ndarray, object] | None:
+        """Return the addresses of rows, and what has to be kept while they are read; None as `MappedRows.find`."""
+        rows = self._rows(column)
+        addresses = rows.find(indices, nbytes, lambda shard: self._array(shard, column))
+        return None if addresses is None else (addresses, rows)
 
     def column_specs(self, shard: int) -> list[Column]:
         """Return the columns of `shard` as its manifest describes them."""
@@ -123,6 +126,10 @@ class OpenShards:
             readers, self._readers = self._readers, {}
             for reader in readers.values():
                 reader.close()
+
+    def _rows(self, column: str) -> MappedRows:
+        rows = self._mapped_rows.get(column)
+        return self._mapped_rows.setdefault(column, MappedRows(self.first_records)) if rows is None else rows
 
     def _array(self, shard: int, column: str) -> np.ndarray | None:
         reader = self.columns(shard)[column]

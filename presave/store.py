@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -301,12 +302,7 @@ class Store(Sequence[Arrays]):
         StoreError
             If the field does not exist or is ragged. Other errors are those of `gather`.
         """
-        described = self._fields.get(field)
-        if described is None or described.is_ragged:
-            fixed = [name for name, each in self._fields.items() if not each.is_ragged]
-            raise StoreError(f"{self.path} has no fixed field {field!r}; it has {', '.join(fixed) or 'none'}")
-        self._shards.check_open()
-        column = described.safe_name
+        column = self._fixed_field(field).safe_name
         return (
             (
                 *self._shards.columns(shard)[column].locate(rows),
@@ -314,6 +310,36 @@ class Store(Sequence[Arrays]):
             )
             for shard, rows, slots in self._shards.split(self._check_indices(indices))
         )
+
+    def row_addresses(
+        self, field: str, indices: Sequence[int] | np.ndarray | range
+    ) -> tuple[np.ndarray, object] | None:
+        """Return where records of a fixed field lie in memory, for compiled loops that do more than copy.
+
+        Parameters
+        ----------
+        field, indices
+            As for `rows_by_shard`.
+
+        Returns
+        -------
+        addresses : int64 array of shape (records,)
+            Addresses of rows, each C-contiguous. Do not write to them.
+        owner : object
+            Keeps the rows in memory. Refer to it until they are read.
+
+        None is returned instead if rows are not mapped, or numba is not installed or not loaded yet: use
+        `rows_by_shard`.
+
+        Raises
+        ------
+        StoreError
+            As for `rows_by_shard`.
+        """
+        described = self._fixed_field(field)
+        checked = self._check_indices(indices)
+        nbytes = described.numpy_dtype.itemsize * math.prod(described.sizes)
+        return self._shards.find_rows(described.safe_name, checked, nbytes) if self.is_mapped else None
 
     def elements(self, indices: Sequence[int] | np.ndarray | range) -> dict[str, int]:
         """Return, for each ragged field, how many elements these records have in all: the room that `gather` needs."""
@@ -381,6 +407,14 @@ class Store(Sequence[Arrays]):
     def __repr__(self) -> str:
         fields = ", ".join(f"{field.name} {field}" for field in self._fields.values())
         return f"Store({str(self.path)!r}, {self.manifest.format}, {len(self):,} records: {fields})"
+
+    def _fixed_field(self, name: str) -> Field:
+        self._shards.check_open()
+        field = self._fields.get(name)
+        if field is None or field.is_ragged:
+            fixed = [name for name, each in self._fields.items() if not each.is_ragged]
+            raise StoreError(f"{self.path} has no fixed field {name!r}; it has {', '.join(fixed) or 'none'}")
+        return field
 
     def _check_indices(self, indices: Sequence[int] | np.ndarray | range) -> np.ndarray:
         """Return `indices` as an int64 array; raise if they are not integers or a record does not exist."""

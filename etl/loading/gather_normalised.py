@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import presave
-from etl.kernels import CHANNELS, find_normalise_rows
+from etl.kernels import CHANNELS, find_normalise_addresses, find_normalise_rows
 from etl.stages import Normalise
 
 
@@ -74,6 +74,13 @@ def gather_normalised(
         )
     normalise_rows = find_normalise_rows(kernel)
     offset, scale = normalise.offset.reshape(-1), normalise.scale.reshape(-1)
+    normalise_addresses = None if kernel == "numpy" else find_normalise_addresses()
+    found = None if normalise_addresses is None else store.row_addresses("features", indices)
+    if normalise_addresses is not None and found is not None:
+        addresses, owner = found
+        normalise_addresses(addresses, out, offset, scale)
+        del owner  # until here, it keeps the images in memory
+        return out
     for images, rows, slots in store.rows_by_shard("features", indices):
         normalise_rows(images, rows, False, out, slots, offset, scale)
     return out
