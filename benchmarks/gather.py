@@ -39,7 +39,8 @@ ORDERS = ("sequential", "shuffled")
 KERNELS = ("numba", "numpy")
 # The names of the operations in which two threads share the work of a kernel.
 TWO_THREADS = {kernel: f"{kernel}, two threads" for kernel in KERNELS}
-# The limit of each operation: another one, whose speed it cannot exceed. It is memcpy for all that are not listed.
+# The limit of each operation: another one of the same memory traffic, or less. `fill` reads each cache line before it
+# writes it, which a compiled loop need not for a large output. It is memcpy for all that are not listed.
 LIMITS: dict[str, str | None] = {
     "memcpy": None,
     "fill": None,
@@ -84,7 +85,7 @@ class GatherNormalised(TimedSuite):
 
     @attributes(unit="ratio")
     def track_over_fill(self, cache: Timings, kernel: str) -> dict[str, Any]:
-        """Seconds over those of one pass of `fill` over the output: 1.0 is the limit of memory."""
+        """Seconds over those of one pass of `fill` over the output, which reads each cache line before it writes it."""
         return as_samples(ratios(cache, *self.operations(kernel)))
 
 

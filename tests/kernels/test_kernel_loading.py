@@ -111,7 +111,7 @@ def load_with(cache: Path, before: str = "") -> str:
 def test_a_damaged_cache_of_numba_is_written_anew_and_named_once(tmp_path: Path) -> None:
     assert load_with(tmp_path) == ""
     for pattern, kept in {"mapped_rows*.nbi": 0, "normalise*.nbc": 1000}.items():
-        (damaged,) = tmp_path.rglob(pattern)
+        damaged = min(tmp_path.rglob(pattern))
         damaged.write_bytes(damaged.read_bytes()[:kept])
     said = load_with(tmp_path)
     assert said.count("RuntimeWarning: ") == 1

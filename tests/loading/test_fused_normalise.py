@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 import etl
 import presave
-from etl.kernels import find_normalise_rows
+from etl.kernels import find_normalise_rows, load_kernels
 from etl.loading import store_loader
 from etl.stages import ChannelsFirst, Normalise
 from etl.stages import normalise as normalise_stage
@@ -92,6 +93,30 @@ def test_both_kernels_give_the_bits_of_the_stages_in_any_order_and_place(
         find_normalise_rows(kernel)(images, rows, flip, out, slots, *constants)
         np.testing.assert_array_equal(out[slots].view(np.uint32), expected)
         assert (out[len(rows)] == -7).all()  # the place that no record was to go to
+
+
+@pytest.mark.parametrize("sizes", [(224, 224), (8, 8), (5, 1001)], ids=str)
+@pytest.mark.parametrize("shift", range(0, 32, 4))
+def test_large_batches_have_the_same_bits_wherever_they_begin_in_memory(sizes: tuple[int, int], shift: int) -> None:
+    # Large ones are written past the caches, 32 bytes at once.
+    images = np.random.default_rng(0).integers(0, 256, (1 + (9 << 20) // (12 * math.prod(sizes)), *sizes, 3), np.uint8)
+    load_kernels()
+    from etl.kernels import normalise_numba
+    from presave import mapped_rows_numba
+
+    order = np.random.default_rng(1).permutation(len(images))
+    addresses = images.ctypes.data + order * images[0].nbytes
+    memory = np.full(4 * images.size + 96, 7, np.uint8)
+    first = -memory.ctypes.data % 32 + shift
+    out = memory[first : first + 4 * images.size].view(np.float32).reshape(-1, 3, *sizes)
+    normalise = Normalise()
+    normalise_numba.normalise_addresses(addresses, out, normalise.offset.reshape(-1), normalise.scale.reshape(-1))
+    np.testing.assert_array_equal(out.view(np.uint32), expected_bits(images[order], normalise))
+    around = memory[:first], memory[first + out.nbytes :]
+    copied = memory[first + 1 : first + 1 + images.nbytes]
+    mapped_rows_numba.copy_rows(addresses, images[0].nbytes, copied)
+    np.testing.assert_array_equal(copied, images[order].reshape(-1))
+    assert all((each == 7).all() for each in around)
 
 
 @settings(deadline=None, max_examples=15)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import string
 import tempfile
 import time
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
 import presave
+from presave import mapped_rows
 from presave.shard_formats import FORMATS
 from tests.presave.records import NBYTES, Numbered, bytes_of
 
@@ -106,6 +109,7 @@ def test_records_are_read_bit_for_bit_in_any_order_with_repeats(
                 assert store.elements(order)[field] == sum(value.size for value in values)
             else:
                 _check_rows_by_shard(store, field, order, gathered[field])
+                _check_row_addresses(store, field, order, gathered[field])
         for field, values in _columns(records, range(first, last)).items():
             _assert_same_bits(view[field], values, field in RAGGED)
             assert not any(each.flags.writeable for each in (view[field] if field in RAGGED else [view[field]]))
@@ -120,6 +124,17 @@ def _check_rows_by_shard(store: presave.Store, field: str, order: list[int], gat
         assert not array.flags.writeable
         out[slots] = array[rows]
     assert out.tobytes() == gathered.tobytes()
+
+
+def _check_row_addresses(store: presave.Store, field: str, order: list[int], gathered: np.ndarray) -> None:
+    mapped_rows.COMPILED.wait()
+    found = store.row_addresses(field, order)
+    assert (found is not None) >= (store.manifest.format == "npy")
+    if found is not None:
+        addresses, _owner = found
+        nbytes = gathered.itemsize * math.prod(gathered.shape[1:])
+        rows = [ctypes.string_at(address, nbytes) for address in addresses.tolist()]
+        assert b"".join(rows) == gathered.tobytes()
 
 
 @every_way

@@ -105,6 +105,8 @@ WRONG: list[tuple[Callable[[presave.Store], object], type[Exception], str | None
         )
         for field in ("r", "z")
     ),
+    (lambda store: store.row_addresses("r", [0]), presave.StoreError, "has no fixed field 'r'; it has x, label"),
+    (lambda store: store.row_addresses("x", [COUNT]), IndexError, f"record {COUNT} of"),
     # At the call, not when the first triple is asked for.
     (lambda store: store.rows_by_shard("x", [COUNT]), IndexError, f"record {COUNT} of"),
     (lambda store: store.rows_by_shard("x", np.array([True])), TypeError, "indices must be integers with one axis"),
@@ -138,6 +140,7 @@ def test_a_closed_store_raises_and_closing_twice_does_nothing(cache: Any, any_fo
         lambda: store.view(0, 1),
         lambda: store.shapes("x", [0]),
         lambda: store.rows_by_shard("x", [0]),
+        lambda: store.row_addresses("x", [0]),
     ):
         with pytest.raises(presave.StoreError, match="s is closed"):
             read()
