@@ -114,18 +114,24 @@ class Work:
     workers: int
 
     def take(self, base: Loader, other: Loader, number: int) -> PairResult:
-        """Measure a pair; the base begins in every other one. A failure is the result of the pair."""
+        """Measure a pair; the base begins in every other one. A failure of the other one is the result of the pair.
+
+        Raises `MeasurementError` if the base fails.
+        """
         is_first = number == 0
-        try:
-            with ExitStack() as stack:
-                asks = [stack.enter_context(self._open(each)) for each in (base, other)]
-                taken: dict[int, LoadedEpochs] = {}
-                for arm in (0, 1) if number % 2 == 0 else (1, 0):
-                    arguments = self._arguments((base, other)[arm])
-                    request = LoaderRequest(arguments, self.records, SECONDS, is_first)
+        loaders, asks, taken = (base, other), {}, {}
+        with ExitStack() as stack:
+            for arm in (0, 1, *((0, 1) if number % 2 == 0 else (1, 0))):
+                try:
+                    if arm not in asks:
+                        asks[arm] = stack.enter_context(self._open(loaders[arm]))
+                        continue
+                    request = LoaderRequest(self._arguments(loaders[arm]), self.records, SECONDS, is_first)
                     taken[arm] = LoadedEpochs.from_json(asks[arm][1](request.to_json()))
-        except MeasurementError as error:
-            return PairResult(None, None, other.arguments, failure=error.reason)
+                except MeasurementError as error:
+                    if arm == 0:
+                        raise
+                    return PairResult(None, None, other.arguments, failure=error.reason)
         slower = 1 + SLOWER if other.row.name == SLOWED else 1.0
         return PairResult(
             taken[0].rounded(),

@@ -8,9 +8,10 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import etl
+from benchmarks.measuring.processes import MeasurementError
 from benchmarks.peers import environments
 from benchmarks.peers.environments import REQUIREMENTS, NotInstalled, find_versions, make_environment
 from benchmarks.peers.loader import (
@@ -156,6 +158,31 @@ def test_settings_are_tried_where_the_row_is_close_and_pairs_are_added_until_the
     # Six pairs make an interval, and here it has no width.
     assert [key[3] for key in keys if key[2] == TUNED] == list(range(6))
     assert {key[1] for key in keys if key[2] == TUNED} == {close}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("fails", ["open", "turn"])
+def test_a_failure_of_ours_ends_the_study_and_that_of_another_is_its_result(
+    fails: str, number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ours, other = (Loader(Row(name, RAW, "threads", "load_raw"), "", {}) for name in ("ours", "other"))
+
+    @contextmanager
+    def open_loader(_: Work, loader: Loader) -> Iterator[Any]:
+        def fail() -> NoReturn:
+            raise MeasurementError("it failed", reason=f"{fails} failed")
+
+        if loader is failing and fails == "open":
+            fail()
+        yield {"alternatives": {}}, lambda request: fail() if loader is failing else epochs(1.0).to_json()
+
+    monkeypatch.setattr(Work, "_open", open_loader)
+    work = Work(tmp_path, tmp_path, 1, 1, 1)
+    failing = other
+    assert work.take(ours, other, number) == PairResult(None, None, failure=f"{fails} failed")
+    failing = ours
+    with pytest.raises(MeasurementError, match="it failed"):
+        work.take(ours, other, number)
 
 
 def test_the_fastest_setting_counts_if_it_is_faster_by_more_than_noise() -> None:
