@@ -17,9 +17,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks import serving
 from benchmarks.console import say_failure
 from benchmarks.servers import ROOT
-from benchmarks.studies import coverage, power, tuning, variances, what_if
+from benchmarks.studies import bare_loop, compute_times, coverage, gc_pauses, power, tuning, variances, what_if
 from benchmarks.studies.study import FOLDER
 
 
@@ -29,21 +30,21 @@ class Block:
 
     Attributes
     ----------
-    journal : str
-        The name of its file, without `.jsonl`.
+    file : str
+        The name of its journal.
     command : str
         What measures it, after `python -m `.
     render : callable
         Called with the path of the journal; returns Markdown. Only its tables are not wrapped.
     """
 
-    journal: str
+    file: str
     command: str
     render: Callable[[Path], str]
 
     def text(self, folder: Path) -> str:
         """Return what stands between the marks, or which command measures it if it was not run."""
-        path = folder / f"{self.journal}.jsonl"
+        path = folder / self.file
         if not path.is_file():
             return f"*Not measured yet with the present method: `python -m {self.command}`.*\n"
         return "\n\n".join(wrapped(each) for each in self.render(path).strip().split("\n\n")) + "\n"
@@ -55,15 +56,22 @@ def _of_peers(function: str) -> Callable[[Path], str]:
 
 
 BLOCKS = {
-    "peers": Block("peers", "benchmarks.peers", _of_peers("summarise")),
-    "peers-all": Block("peers", "benchmarks.peers", _of_peers("render")),
-    "power": Block("power", "benchmarks.studies.power", power.render),
-    "power-sentence": Block("power", "benchmarks.studies.power", power.sentence),
-    "tuning": Block("tuning", "benchmarks.studies.tuning", tuning.render),
-    "coverage": Block("coverage", "benchmarks.studies.coverage photos", coverage.render),
-    "coverage-delayed": Block("coverage-delayed", "benchmarks.studies.coverage photos --delayed", coverage.render),
-    "what-if": Block("what-if", "benchmarks.studies.what_if", what_if.render),
-    "variances": Block("variances", "benchmarks.studies.variances", variances.render),
+    "peers": Block("peers.jsonl", "benchmarks.peers", _of_peers("summarise")),
+    "peers-all": Block("peers.jsonl", "benchmarks.peers", _of_peers("render")),
+    "power": Block("power.jsonl", "benchmarks.studies.power", power.render),
+    "power-sentence": Block("power.jsonl", "benchmarks.studies.power", power.sentence),
+    "tuning": Block("tuning.jsonl", "benchmarks.studies.tuning", tuning.render),
+    "coverage": Block("coverage.jsonl", "benchmarks.studies.coverage photos", coverage.render),
+    "coverage-delayed": Block(
+        "coverage-delayed.jsonl", "benchmarks.studies.coverage photos --delayed", coverage.render
+    ),
+    "what-if": Block("what-if.jsonl", "benchmarks.studies.what_if", what_if.render),
+    "bare-loop": Block("bare-loop.jsonl", "benchmarks.studies.bare_loop photos", bare_loop.render),
+    "compute-times": Block("compute-times.jsonl", "benchmarks.studies.compute_times photos", compute_times.render),
+    "serving": Block("serving.jsonl", "benchmarks.serving", serving.render),
+    "serving-sentence": Block("serving.jsonl", "benchmarks.serving", serving.sentence),
+    "gc-pauses": Block("gc-pauses.jsonl", "benchmarks.studies.gc_pauses", gc_pauses.render),
+    "variances": Block("variances.jsonl", "benchmarks.studies.variances", variances.render),
 }
 MARKS = re.compile(r"(?<=<!-- evidence: )(?P<name>[\w-]+) -->\n(?P<text>.*?)(?=<!-- end of (?P=name) -->)", re.DOTALL)
 # Measured before there were journals: their studies are to be run again, and these lines to go.

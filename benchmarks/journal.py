@@ -219,6 +219,11 @@ def results_in(lines: Sequence[Mapping[str, Any]], kind: Kind[Key, Result]) -> d
     }
 
 
+def read_results(path: Path, kind: Kind[Key, Result]) -> dict[Key, Result]:
+    """Return the results in a journal of this kind; none if the file does not exist."""
+    return results_in(read_lines(path)[1:], kind)
+
+
 def remove_ended(folder: Path, since: float) -> None:
     """Remove the journals whose rounds were all measured.
 

@@ -1,4 +1,4 @@
-"""Compare ways of serving predictions to many threads: `python -m benchmarks.serving [--json FILE]`.
+"""Compare ways of serving predictions to many threads: `python -m benchmarks.serving`.
 
 The clients are threads of this process, as in a web server, and each asks for one record at a time. Throughput is that
 of clients that ask again as soon as they are answered. Latency is measured at given rates of arrival, from the moment
@@ -12,27 +12,34 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import json
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import etl
 from benchmarks.cells import chosen_profile
-from benchmarks.console import print_table, wide_console
+from benchmarks.journal import Kind, read_results
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.statistics import MIN_ROUNDS, Interval, ratio_intervals
+from benchmarks.measuring.values import JsonValues
+from benchmarks.studies.study import (
+    FOLDER,
+    Plan,
+    as_markdown,
+    describe_ratio,
+    print_lines,
+    run_study,
+    study_parser,
+)
 from benchmarks.suite import Suite, as_samples, attributes, explained
 
 if TYPE_CHECKING:
@@ -241,28 +248,29 @@ class AnswerCheck:
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(JsonValues):
     """Rounds of all servers.
 
     Attributes
     ----------
-    model : str
-        A key of `SHAPES`.
     clients : int
         Client threads.
-    rates : dict of float to float
-        Arrivals a second, by their share of what one model behind a lock answers at most.
-    throughputs : dict of str to list of float
+    shares, rates : list of float
+        Arrivals a second, as shares of what one model behind a lock answers at most, and as numbers.
+    throughputs : mapping of str to list of float
         Answers a second of each round, by server.
-    quantiles : dict
-        Latencies in milliseconds, median and 99th percentile, of each round, by server and share.
+    quantiles : mapping of str to list of list of (float, float)
+        Latencies in milliseconds, median and 99th percentile, of each round, by server and then as `shares`.
     """
 
-    model: str
     clients: int
-    rates: dict[float, float]
-    throughputs: dict[str, list[float]]
-    quantiles: dict[str, dict[float, list[tuple[float, float]]]]
+    shares: list[float]
+    rates: list[float]
+    throughputs: Mapping[str, list[float]]
+    quantiles: Mapping[str, list[list[tuple[float, float]]]]
+
+
+FOUND: Kind[str, Found] = Kind("serving", str, Found)
 
 
 def measure(
@@ -272,8 +280,7 @@ def measure(
     workers: int,
     rounds: int,
     seconds: float,
-    shares: Sequence[float] = SHARES,
-    say: Callable[[str], None] = lambda _: None,
+    shares: Sequence[float],
 ) -> Found:
     """Measure all servers in turns.
 
@@ -285,8 +292,6 @@ def measure(
         Threads of `etl.ParallelInference`.
     shares : sequence of float
         Arrival rates, as shares of what one model behind a lock answers at most.
-    say : callable
-        Called with what is going on.
     """
     import torch
 
@@ -309,26 +314,27 @@ def measure(
         with serving(name) as connect:
             return answers_per_second(connect, clients, seconds, check)
 
-    def take(name: str, number: int) -> tuple[float, dict[float, tuple[float, float]]]:
-        say(f"round {number + 1} of {rounds}: {name}")
-        answered, waited = throughput(name), {}
-        for share, rate in rates.items():
+    def take(name: str, number: int) -> tuple[float, list[tuple[float, float]]]:
+        answered, waited = throughput(name), []
+        for rate in rates:
             with serving(name) as connect:
-                waited[share] = latencies(connect, clients, seconds, check, rate, number)
+                waited.append(latencies(connect, clients, seconds, check, rate, number))
         return answered, waited
 
-    say("the most that one model behind a lock answers")
     most = throughput(REFERENCE)
-    rates = {share: share * most for share in shares}
+    rates = [share * most for share in shares]
     measured = Rounds(names, take)
     measured.run(rounds)
     samples = {name: list(each.values()) for name, each in measured.samples.items()}
     return Found(
-        model_name,
         clients,
+        list(shares),
         rates,
         {name: [answered for answered, _ in each] for name, each in samples.items()},
-        {name: {share: [waited[share] for _, waited in each] for share in shares} for name, each in samples.items()},
+        {
+            name: [list(share) for share in zip(*(waited for _, waited in each), strict=True)]
+            for name, each in samples.items()
+        },
     )
 
 
@@ -360,72 +366,75 @@ if PROFILE.grid:  # not in profile "quick", whose suites are about loading
         @attributes(unit="seconds")
         def track_median_latency(self, cache: Found, server: str) -> dict[str, Any]:
             """Seconds from a request to its answer, the median."""
-            return as_samples([milliseconds / 1e3 for milliseconds, _ in cache.quantiles[server][HALF]])
+            return as_samples([milliseconds / 1e3 for milliseconds, _ in cache.quantiles[server][0]])
 
         @attributes(unit="seconds")
         def track_p99_latency(self, cache: Found, server: str) -> dict[str, Any]:
             """Seconds from a request to its answer, which 99% do not exceed."""
-            return as_samples([milliseconds / 1e3 for _, milliseconds in cache.quantiles[server][HALF]])
+            return as_samples([milliseconds / 1e3 for _, milliseconds in cache.quantiles[server][0]])
 
 
-def describe(found: Found) -> Table:
-    """Return the table: means over the rounds of answers a second, and medians of the latencies."""
-    table = Table(title=f"{found.model}: {found.clients} clients, one record a request")
-    for heading in (
-        "server",
-        "answers/s",
-        f"of {REFERENCE}",
-        *(f"{rate:.0f}/s: p50, p99 ms" for rate in found.rates.values()),
-    ):
-        table.add_column(heading, justify="left" if heading == "server" else "right")
-    ratios = ratio_intervals({name: dict(enumerate(each)) for name, each in found.throughputs.items()}, REFERENCE)
-    for name, rounds in found.throughputs.items():
-        ratio = ratios.get(name, Interval(1.0, None, None, len(rounds)))
-        spread = "" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
-        latencies = [
-            ", ".join(f"{median(column):.1f}" for column in zip(*pairs, strict=True))
-            for pairs in found.quantiles[name].values()
-        ]
-        table.add_row(name, f"{fmean(rounds):.0f}", f"{ratio.estimate:.2f}{spread}", *latencies)
-    return table
+def render(path: Path) -> str:
+    """Return what a journal says, as a Markdown table."""
+    return as_markdown(lines_of(read_results(path, FOUND))) + "\n"
+
+
+def sentence(path: Path) -> str:
+    """Return what a journal says about batches, in a sentence."""
+    found = read_results(path, FOUND)
+    ratios = [f"{describe_ratio(_ratios(each)['batched'], 2)} for {name}" for name, each in found.items()]
+    return f"Requests a second of `etl.ParallelInference` over those of one model behind a lock: {', '.join(ratios)}.\n"
+
+
+def lines_of(results: Mapping[str, Found]) -> list[tuple[str, ...]]:
+    """Return the lines of the table: means over the rounds of answers a second, and medians of the latencies."""
+    shares = next(iter(results.values())).shares
+    waits = (f"p50, p99 ms at {share:.0%}" for share in shares)
+    lines: list[tuple[str, ...]] = [("model", "server", "answers/s", f"of {REFERENCE}", *waits)]
+    for model, found in results.items():
+        ratios = _ratios(found)
+        for name, rounds in found.throughputs.items():
+            quantiles = (
+                ", ".join(f"{median(column):.1f}" for column in zip(*pairs, strict=True))
+                for pairs in found.quantiles[name]
+            )
+            ratio = describe_ratio(ratios[name], 2) if name in ratios else "1"
+            lines.append((model, name, f"{fmean(rounds):,.0f}", ratio, *quantiles))
+    return lines
+
+
+def _ratios(found: Found) -> Mapping[str, Interval]:
+    return ratio_intervals({name: dict(enumerate(each)) for name, each in found.throughputs.items()}, REFERENCE)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the models that are missing, and print the table; return 2 if that fails."""
+    options = parse(arguments)
+    loads = {"clients": options.clients, "workers": options.workers, "rounds": options.rounds}
+    return run_study(
+        FOUND,
+        options.samples or FOLDER / "serving.jsonl",
+        Plan(
+            question="How many requests can a model answer, and how long does each wait?",
+            arms=", ".join(SERVERS),
+            number=f"{options.rounds} rounds for each of {len(SHAPES)} models",
+            nominal_error="5% for all intervals of a model together",
+            stopping="when all models are measured",
+            exclusions="none",
+            primary=f"answers a second, over those of one model behind a {REFERENCE}",
+        ),
+        {**loads, "seconds": options.seconds},
+        list(SHAPES),
+        lambda model: measure(model, **loads, seconds=options.seconds, shares=SHARES),
+        lambda results, console: print_lines("One record a request", lines_of(results), console, keys=2),
+    )
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.serving", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--model", choices=SHAPES, default="residual", help="default: residual")
-    parser.add_argument("--clients", type=int, default=16, metavar="N", help="client threads (default: 16)")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="of etl.ParallelInference (default: 2)")
-    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, metavar="N", help=f"default: {MIN_ROUNDS}")
-    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="of each load (default: 3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rounds here")
-    options = parser.parse_args(arguments)
-    for name in ("clients", "workers", "rounds"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} must be at least 1")
-    if not options.seconds > 0:
-        parser.error("--seconds must be above 0")
-    return options
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print."""
-    options = parse(arguments)
-    with Console(stderr=True).status("preparing") as status:
-        found = measure(
-            options.model,
-            clients=options.clients,
-            workers=options.workers,
-            rounds=options.rounds,
-            seconds=options.seconds,
-            say=status.update,
-        )
-    if options.json is not None:
-        options.json.write_text(json.dumps(asdict(found), indent=1) + "\n")
-    print_table(describe(found), wide_console())
-    return 0
+    parser = study_parser("benchmarks.serving", __doc__, clients=16, workers=2, rounds=MIN_ROUNDS)
+    parser.add_argument("--seconds", type=float, default=1.5, metavar="S", help="of each load (default: 1.5)")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

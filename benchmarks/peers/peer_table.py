@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.console import print_table, say
+from benchmarks.console import say
 from benchmarks.journal import read_lines, results_in
 from benchmarks.measuring.statistics import Interval
 from benchmarks.peers.pairs import DOCUMENTED, PAIRS, TUNED, Key, PairResult, ratio_of, tuned_arguments
 from benchmarks.peers.rows import AGAIN, CROPS, OURS, PRESAVED, RAW, ROWS, SLOWED, TASKS, Row
-from benchmarks.studies.study import as_markdown
+from benchmarks.studies.study import as_markdown, describe_ratio, print_lines
 
 TITLES = {
     RAW: "decoded and resized in every epoch",
@@ -64,19 +63,15 @@ class Measured:
         return (
             (arguments or "none was faster") if self.is_tuned else "as documented",
             f"{self.records / statistics.median(statistics.fmean(each.epochs) for each in others):,.0f}",
-            "1" if self.row.name == OURS else describe_ratio(self.ratio),
+            "1" if self.row.name == OURS else _bold_if_faster(self.ratio),
             str(len(self.pairs)),
             f"{1000 * cpu / self.records:.2f}",
             f"{peak / 1e6:,.0f}" if peak else "",
         )
 
 
-def describe_ratio(ratio: Interval) -> str:
-    """Return a ratio with its interval, in bold if the whole interval is above 1."""
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.estimate:.2f}"
-    shown = f"{ratio.estimate:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
-    return f"**{shown}**" if ratio.low > 1 else shown
+def _bold_if_faster(ratio: Interval) -> str:
+    return f"**{describe_ratio(ratio)}**" if ratio.low is not None and ratio.low > 1 else describe_ratio(ratio)
 
 
 class PeerStudy:
@@ -128,12 +123,8 @@ def show(path: Path, console: Console) -> None:
     study = PeerStudy(path)
     for task in TASKS:
         if rows := study.rows(task):
-            table = Table(title=f"Photographs {TITLES[task]}")
-            for heading in ("loader", *HEADINGS, "note"):
-                table.add_column(heading, justify="left" if heading in ("loader", "settings", "note") else "right")
-            for each in rows:
-                table.add_row(each.row.name, *each.cells, describe_images(each))
-            print_table(table, console, keys=2)
+            lines = [(each.row.name, *each.cells, describe_images(each)) for each in rows]
+            print_lines(f"Photographs {TITLES[task]}", [("loader", *HEADINGS, "note"), *lines], console, keys=2)
     for name, reason in study.missing().items():
         say(f"{name}: {reason}", console, "red")
 
@@ -162,9 +153,9 @@ def summarise(path: Path) -> str:
         for each in sorted(study.rows(task), key=lambda each: -each.ratio.estimate):
             if each.row.peer != ROWS[0].peer:
                 library = each.row.name.partition(",")[0].removesuffix(" on the CPU")
-                best.setdefault(library, {}).setdefault(task, describe_ratio(each.ratio))
+                best.setdefault(library, {}).setdefault(task, _bold_if_faster(each.ratio))
             elif each.row.name in (AGAIN, SLOWED) and not each.is_tuned:
-                best.setdefault(each.row.name, {})[task] = describe_ratio(each.ratio)
+                best.setdefault(each.row.name, {})[task] = _bold_if_faster(each.ratio)
             elif each.row.name == OURS:  # the tuned one is the last
                 best.setdefault(OURS, {})[task] = f"1: {each.cells[1]} images/s"
     lines = [("loader", *(TITLES[task] for task in TASKS))]

@@ -17,10 +17,20 @@ from benchmarks.measuring.same_work import DifferentWork
 from benchmarks.settings.setting import ALLOCATORS, ALLOCATORS_HERE, AXES
 from benchmarks.settings.settings_table import as_json, show
 from benchmarks.settings.settings_turns import take_turns
+from benchmarks.studies.study import Plan, describe_environment
 
 # Fewer pairs give no interval of the confidence that `settings_table.py` asks for.
 ROUNDS = 12
 PAIR_SECONDS = 1.5
+PLAN = Plan(
+    question="Which runtime settings change how long an epoch takes?",
+    arms="each setting and the default, in turns, in pairs of fresh processes",
+    number=f"{ROUNDS} pairs for each setting and workload",
+    nominal_error="5% for all intervals together, by Bonferroni",
+    stopping="when all pairs are measured",
+    exclusions="settings that this system does not support",
+    primary="time of an epoch over the default's",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     show(measured, time.monotonic() - started, wide_console())
     if options.json is not None:
-        options.json.write_text(json.dumps(as_json(measured), indent=1) + "\n")
+        found = {"plan": PLAN.to_json(), "environment": describe_environment(), "settings": as_json(measured)}
+        options.json.write_text(json.dumps(found) + "\n")
     return 0
 
 

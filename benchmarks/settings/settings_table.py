@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.console import print_table, say, say_failure
-from benchmarks.measuring.statistics import Outcome
-from benchmarks.settings.settings_turns import Key, SettingPairs, memory_ratios
-from benchmarks.verdict import Verdict, judge_all
+from benchmarks.console import say, say_failure
+from benchmarks.measuring.statistics import Interval, Outcome
+from benchmarks.settings.settings_turns import Key, SettingPairs
+from benchmarks.studies.study import as_markdown, describe_ratio, print_lines
+from benchmarks.verdict import Verdict, judge, judge_all
 
 # A change must be larger than this: the default has never differed from itself by as much.
 EQUIVALENCE_MARGIN = 0.02
@@ -25,7 +27,6 @@ WORDS = {
     Outcome.SAME: "placebo",
     Outcome.OPEN: "not clear",
 }
-STYLES = {Outcome.SLOWER: "red", Outcome.FASTER: "green", Outcome.SAME: "dim", Outcome.OPEN: "yellow"}
 
 
 def judge_settings(measured: Mapping[Key, SettingPairs]) -> dict[Key, Verdict]:
@@ -36,25 +37,7 @@ def judge_settings(measured: Mapping[Key, SettingPairs]) -> dict[Key, Verdict]:
 
 def show(measured: Mapping[Key, SettingPairs], seconds: float, console: Console) -> None:
     """Print each setting, the time of an epoch over the default's, its interval, and the verdict."""
-    table = Table(title="Runtime settings against the default, in turns")
-    for name in ("setting", "workload", "value"):
-        table.add_column(name)
-    for name in ("default, ms", "with it, ms", "time", "from", "to", "memory, MB"):
-        table.add_column(name, justify="right")
-    table.add_column("it is")
-    for (axis, workload, value), each in judge_settings(measured).items():
-        table.add_row(
-            axis.replace("_", " "),
-            workload,
-            value,
-            f"{each.a * 1e3:,.1f}",
-            f"{each.b * 1e3:,.1f}",
-            *("?" if ratio is None else f"{ratio:.3g}" for ratio in each.ratios),
-            _memory(measured[axis, workload, value]),
-            WORDS[each.outcome],
-            style=STYLES[each.outcome],
-        )
-    print_table(table, console, keys=3, first=("time", "from", "to", "it is"))
+    print_lines("Runtime settings against the default, in turns", lines_of(as_json(measured)), console, keys=3)
     for key, other in measured.items():
         if other.reason:
             say_failure(f"{', '.join(key)}: {other.reason}", console)
@@ -77,12 +60,27 @@ def as_json(measured: Mapping[Key, SettingPairs]) -> list[dict[str, Any]]:
             "default_seconds": each.a,
             "seconds": each.b,
             **each.as_dict(),
-            "memory_ratios": memory_ratios(measured[axis, workload, value]),
+            "memory_nbytes": [list(pair) for pair in measured[axis, workload, value].memory],
         }
         for (axis, workload, value), each in judge_settings(measured).items()
     ]
 
 
-def _memory(each: SettingPairs) -> str:
-    base, other = (statistics.median(pair[arm] for pair in each.memory) / 1e6 for arm in (0, 1))
-    return f"{base:,.0f} to {other:,.0f}"
+def render(path: Path) -> str:
+    """Return what a file of `--json` says, as a Markdown table. Intervals and verdicts are computed again."""
+    entries = json.loads(path.read_text())["settings"]
+    for each in entries:
+        found = judge(each["log_ratios"], each["default_seconds"], each["seconds"], EQUIVALENCE_MARGIN, CONFIDENCE)
+        each.update(found.as_dict())
+    return as_markdown(lines_of(entries)) + "\n"
+
+
+def lines_of(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return the lines of the table, from the values of `as_json`."""
+    lines: list[tuple[str, ...]] = [("setting", "workload", "value", "time", "memory, MB", "it is")]
+    for each in entries:
+        default, other = (statistics.median(pair[arm] for pair in each["memory_nbytes"]) / 1e6 for arm in (0, 1))
+        time = describe_ratio(Interval(each["ratio"], each["low"], each["high"], each["pairs"]), 2)
+        names = each["setting"].replace("_", " "), each["workload"], each["value"]
+        lines.append((*names, time, f"{default:,.0f} to {other:,.0f}", WORDS[Outcome(each["verdict"])]))
+    return lines

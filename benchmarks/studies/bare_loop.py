@@ -1,4 +1,4 @@
-"""Compare a loader under the clock with a bare loop: `python -m benchmarks.studies.bare_loop PATH MODULE:FUNCTION`.
+"""Compare loaders under the clock with a bare loop: `python -m benchmarks.studies.bare_loop PHOTOGRAPHS`.
 
 Both loops read every batch, as a training step does. They take turns in one process, over one loader, since processes
 differ more than the loops do. What remains is what measuring costs the loader.
@@ -7,80 +7,119 @@ differ more than the loops do. What remains is what measuring costs the loader.
 from __future__ import annotations
 
 import argparse
-import os
 import random
+import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 import etl
-from benchmarks.console import say_failure, wide_console
+from benchmarks.journal import Kind, read_results
 from benchmarks.measuring.arrays import views_in
 from benchmarks.measuring.clock import run_epoch
-from benchmarks.measuring.statistics import MIN_ROUNDS, Interval, ratio_interval
-from benchmarks.user_loaders import find_function
+from benchmarks.measuring.statistics import ratio_interval
+from benchmarks.measuring.values import JsonValues
+from benchmarks.studies.study import FOLDER, Plan, as_markdown, describe_ratio, print_lines, run_study, study_parser
+
+BATCH_SIZE, SIZE = 32, 224
+# Epochs of each loop in a round, in random order.
+EPOCHS = 2
+
+
+@dataclass(frozen=True)
+class Turns(JsonValues):
+    """Seconds of the epochs of a round, in the bare loop and under the clock."""
+
+    bare: list[float]
+    clocked: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """Throughput under the clock over that of the bare loop."""
+        return statistics.fmean(self.bare) / statistics.fmean(self.clocked)
+
+
+TURNS: Kind[tuple[str, int], Turns] = Kind("bare_loop", tuple[str, int], Turns)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; return 2 if the loader cannot be measured."""
+    """Measure the rounds that are missing, and print the table; return 2 if that fails."""
     options = parse(arguments)
-    errors = Console(stderr=True)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            task = make_task(options, folder)
-            function = find_function(options.loader)
-            prepare = etl.strategies.find_prepare(function)
-            if prepare is not None:
-                prepare(task)
-            loader = etl.strategies.open_loader(function, task)
-            try:
-                with errors.status("warming up") as status:
-                    walls = take_turns(loader, options.rounds, options.epochs, status.update)
-            finally:
-                etl.strategies.close_loader(loader)
-    except (ValueError, OSError) as error:
-        say_failure(error, errors)
-        return 2
-    wide_console().print(describe(options.loader, walls), highlight=False, soft_wrap=True)
-    return 0
-
-
-def make_task(options: argparse.Namespace, folder: str) -> etl.Task:
-    """Return the task of the loader: all records of a source, on the CPUs of this process."""
-    cpus, source = len(os.sched_getaffinity(0)), etl.open_source(options.path)
-    return etl.Task(
-        batch_size=options.batch_size,
-        dtype="float32",
-        seed=0,
-        epoch=0,
-        records=len(source),
-        cpus=cpus,
-        workers=options.workers or cpus,
-        folder=folder,
-        open_path=lambda: str(Path(options.path).absolute()),
-        open_source=lambda: source,
+    source = etl.open_source(options.path)
+    return run_study(
+        TURNS,
+        options.samples or FOLDER / "bare-loop.jsonl",
+        Plan(
+            question="What does the clock cost a loader?",
+            arms="a literal for loop and an epoch under the clock, over the same loader in one process",
+            number=f"{options.rounds} rounds for each of {len(LOADERS)} loaders, {EPOCHS} epochs of each loop",
+            nominal_error="5% for each interval",
+            stopping="when all rounds are measured",
+            exclusions="the first epoch of each round, which warms the loader up",
+            primary="throughput under the clock over that of the bare loop",
+        ),
+        {"records": len(source), "batch_size": BATCH_SIZE},
+        [(name, number) for number in range(options.rounds) for name in LOADERS],
+        lambda key: take_turns(LOADERS[key[0]](source)),
+        lambda results, console: print_lines("Throughput under the clock", lines_of(results), console),
+        lambda key: f"{key[0]}, round {key[1] + 1}",
     )
 
 
-def take_turns(
-    loader: Iterable[Any], rounds: int, epochs: int, progress: Callable[[str], None]
-) -> list[tuple[float, float]]:
-    """Return the seconds of a bare loop and of the clock in each round, after an untimed epoch."""
-    loops = (bare_epoch, clocked_epoch)
+def iterate(source: Any) -> etl.RawIterator:
+    """Return this project's plain iterator."""
+    return etl.RawIterator(source, etl.image_pipeline(size=SIZE), BATCH_SIZE)
+
+
+class Generator:
+    """Batches of a generator, which makes each when it is asked for."""
+
+    def __init__(self, source: Any) -> None:
+        self._batches = iterate(source)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._batches
+
+
+class Records:
+    """The records of a source after a pipeline, for a torch DataLoader."""
+
+    def __init__(self, source: Any) -> None:
+        self._source, self._pipeline = source, etl.image_pipeline(size=SIZE)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Any:
+        return dict(self._pipeline(self._source[index]))
+
+
+def open_dataloader(source: Any) -> Iterable[Any]:
+    """Return a torch DataLoader with two workers."""
+    from torch.utils.data import DataLoader  # here, because asv imports this module to find its suites
+
+    return DataLoader(Records(source), BATCH_SIZE, num_workers=2)
+
+
+LOADERS: dict[str, Callable[[Any], Iterable[Any]]] = {
+    "a DataLoader with two workers": open_dataloader,
+    "a generator": Generator,
+    "`RawIterator`": iterate,
+    "`AsyncIterator`": lambda source: etl.AsyncIterator(iterate(source)),
+}
+
+
+def take_turns(loader: Iterable[Any]) -> Turns:
+    """Return the seconds of a bare loop and of the clock, after an untimed epoch."""
+    seconds: dict[Any, list[float]] = {bare_epoch: [], clocked_epoch: []}
     bare_epoch(loader)
-    walls = []
-    for number in range(rounds):
-        progress(f"round {number + 1} of {rounds}")
-        seconds = dict.fromkeys(loops, 0.0)
-        for loop in random.sample(loops * epochs, len(loops) * epochs):
-            seconds[loop] += loop(loader)
-        walls.append((seconds[bare_epoch], seconds[clocked_epoch]))
-    return walls
+    for loop in random.sample([*seconds] * EPOCHS, len(seconds) * EPOCHS):
+        seconds[loop].append(round(loop(loader), 5))
+    etl.strategies.close_loader(loader)
+    return Turns(seconds[bare_epoch], seconds[clocked_epoch])
 
 
 def bare_epoch(loader: Iterable[Any]) -> float:
@@ -102,34 +141,25 @@ def read(batch: Any) -> None:
         array.sum()
 
 
-def describe(name: str, walls: Sequence[tuple[float, float]]) -> str:
-    """Return the throughput under the clock as a ratio to that of the bare loop, and its interval."""
-    ratio = ratio_interval([bare / clocked for bare, clocked in walls])
-    return f"{name}: under the clock {ratio.estimate:.3f} of the bare loop's throughput, {_range(ratio)}"
+def render(path: Path) -> str:
+    """Return what a journal says, as a Markdown table."""
+    return as_markdown(lines_of(read_results(path, TURNS))) + "\n"
 
 
-def _range(ratio: Interval) -> str:
-    if ratio.low is None or ratio.high is None:
-        return f"no interval: it takes {MIN_ROUNDS} rounds"
-    return f"95% interval {ratio.low:.3f} to {ratio.high:.3f}, {ratio.count} rounds"
+def lines_of(results: dict[tuple[str, int], Turns]) -> list[tuple[str, str, str]]:
+    """Return the lines of the table: each loader's throughput under the clock over that of the bare loop."""
+    lines = [("loader", "under the clock", "rounds")]
+    for name in dict.fromkeys(key[0] for key in results):
+        ratio = ratio_interval([each.ratio for key, each in results.items() if key[0] == name])
+        lines.append((name, describe_ratio(ratio), str(ratio.count)))
+    return lines
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.studies.bare_loop", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("path", metavar="PATH", help="the loader's `path`, such as a folder of photographs")
-    parser.add_argument("loader", metavar="MODULE:FUNCTION", help="found from this folder")
-    parser.add_argument("--rounds", type=int, default=12, metavar="N", help="default: 12")
-    parser.add_argument("--epochs", type=int, default=2, metavar="N", help="of each loop in a round (default: 2)")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="default: 32")
-    parser.add_argument("--workers", type=int, metavar="N", help="default: as many as there are CPUs")
-    options = parser.parse_args(arguments)
-    for name in ("rounds", "epochs", "batch_size", "workers"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1")
-    return options
+    parser = study_parser("benchmarks.studies.bare_loop", __doc__, rounds=12)
+    parser.add_argument("path", metavar="PHOTOGRAPHS", help="such as the folder that `etl dataset photos` makes")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Pauses of a full garbage collection, by the number of objects on the heap and their shape.
 
-    python -m benchmarks.studies.gc_pauses [--most N] [--shapes NAME,...]     prints the table
+    python -m benchmarks.studies.gc_pauses [--most N]     prints the table
 
 Each value is the median of several `gc.collect()` in a process of its own that holds that many objects, and hardly
 anything else. "frozen" is the same after `gc.freeze()`.
@@ -11,16 +11,20 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.table import Table
 
-from benchmarks.console import comma_separated, print_table, wide_console
+from benchmarks.journal import Kind, read_results
+from benchmarks.measuring.values import JsonValues
+from benchmarks.studies.study import FOLDER, Plan, as_markdown, print_lines, run_study, study_parser
 
 COUNTS = (10_000, 100_000, 500_000, 1_000_000, 10_000_000)
 REPEATS = 5
@@ -73,17 +77,20 @@ SHAPES: dict[str, Callable[[int], Any]] = {
 }
 
 
-def pause(shape: str, objects: int) -> dict[str, Any]:
-    """Time collections, before and after freezing, in a fresh process.
+@dataclass(frozen=True)
+class Pauses(JsonValues):
+    """Seconds of each collection, before and after freezing, and the number of objects that the collector tracked."""
 
-    Parameters
-    ----------
-    shape : str
-        A key of `SHAPES`.
+    seconds: list[float]
+    frozen: list[float]
+    tracked: int
 
-    Returns
-    -------
-    A dictionary: the seconds of each collection, "seconds" and "frozen", and the objects that were "tracked".
+
+PAUSES: Kind[tuple[int, str], Pauses] = Kind("gc_pauses", tuple[int, str], Pauses)
+
+
+def pause(shape: str, objects: int) -> Pauses:
+    """Time collections of a heap of a shape, a key of `SHAPES`, in a fresh process.
 
     Raises
     ------
@@ -99,7 +106,7 @@ def pause(shape: str, objects: int) -> dict[str, Any]:
         return fresh.submit(_measure, shape, objects).result()
 
 
-def _measure(shape: str, objects: int) -> dict[str, Any]:
+def _measure(shape: str, objects: int) -> Pauses:
     gc.collect()
     gc.freeze()  # the objects of the parent process
     gc.disable()
@@ -109,48 +116,58 @@ def _measure(shape: str, objects: int) -> dict[str, Any]:
     gc.freeze()
     frozen = [_collection() for _ in range(REPEATS)]
     del held
-    return {"seconds": seconds, "frozen": frozen, "tracked": tracked}
+    return Pauses(seconds, frozen, tracked)
 
 
 def _collection() -> float:
     started = time.perf_counter()
     gc.collect()
-    return time.perf_counter() - started
+    return round(time.perf_counter() - started, 7)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.studies.gc_pauses", description=__doc__.partition("\n")[0]
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the heaps that are missing, and print the table; return 2 if that fails."""
+    options = parse(arguments)
+    return run_study(
+        PAUSES,
+        options.samples or FOLDER / "gc-pauses.jsonl",
+        Plan(
+            question="How long does a full collection take?",
+            arms=f"heaps of {', '.join(SHAPES)}, each in a fresh process",
+            number=f"{REPEATS} collections of each heap, and as many after gc.freeze()",
+            nominal_error="none: medians without intervals",
+            stopping="when all heaps are measured",
+            exclusions="the first collection, which moves the objects to the oldest generation",
+            primary="milliseconds of gc.collect()",
+        ),
+        {"repeats": REPEATS},
+        [(count, shape) for count in COUNTS if count <= options.most for shape in SHAPES],
+        lambda key: pause(key[1], key[0]),
+        lambda results, console: print_lines("A full collection, ms", lines_of(results), console),
+        lambda key: f"{key[0]:,} objects, {key[1]}",
     )
-    parser.add_argument(
-        "--most", type=int, default=COUNTS[-1], metavar="N", help=f"maximum number of objects (default: {COUNTS[-1]:,})"
-    )
-    parser.add_argument(
-        "--shapes",
-        type=comma_separated(SHAPES, "shape"),
-        default=tuple(SHAPES),
-        metavar="NAME,...",
-        help="(default: all)",
-    )
-    options = parser.parse_args(arguments)
-    shapes = options.shapes
-    table = Table(title="A full collection, ms")
-    table.add_column("objects", justify="right")
-    for name in (*shapes, "frozen, any shape"):
-        table.add_column(name, justify="right")
-    table.add_column("a JVM, by the documents")
-    for count in (each for each in COUNTS if each <= options.most):
-        found = [pause(name, count) for name in shapes]
-        frozen = max(max(each["frozen"]) for each in found)
-        table.add_row(
-            f"{count:,}",
-            *(f"{statistics.median(each['seconds']) * 1e3:,.2f}" for each in found),
-            f"at most {frozen * 1e3:,.3f}",
-            JVM_GUIDE[count],
-        )
-    print_table(table, wide_console())
+
+
+def render(path: Path) -> str:
+    """Return what a journal says, as a Markdown table."""
+    return as_markdown(lines_of(read_results(path, PAUSES))) + "\n"
+
+
+def lines_of(results: Mapping[tuple[int, str], Pauses]) -> list[tuple[str, ...]]:
+    """Return the lines of the table: median milliseconds by number of objects and shape."""
+    lines: list[tuple[str, ...]] = [("objects", *SHAPES, "frozen, any shape", "a JVM, by the documents")]
+    for count in dict.fromkeys(count for count, _ in results):
+        found = [results[count, shape] for shape in SHAPES]
+        medians = (f"{statistics.median(each.seconds) * 1e3:,.2f}" for each in found)
+        frozen = max(max(each.frozen) for each in found)
+        lines.append((f"{count:,}", *medians, f"at most {frozen * 1e3:,.3f}", JVM_GUIDE[count]))
+    return lines
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the options of the command line."""
+    return study_parser("benchmarks.studies.gc_pauses", __doc__, most=COUNTS[-1]).parse_args(arguments)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

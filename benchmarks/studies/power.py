@@ -27,7 +27,7 @@ from benchmarks.compare_commits.commits_table import NAMES, percent
 from benchmarks.compare_commits.commits_turns import Key
 from benchmarks.compare_commits.commits_worker import overlaps
 from benchmarks.console import say, say_failure
-from benchmarks.journal import Kind, read_lines, results_in
+from benchmarks.journal import Kind, read_results
 from benchmarks.measuring.statistics import Interval, Outcome, ratio_interval
 from benchmarks.measuring.values import JsonValues
 from benchmarks.studies.study import FOLDER, Plan, as_markdown, print_lines, run_study, study_parser
@@ -233,7 +233,7 @@ def sentence(path: Path) -> str:
 
 def read_study(path: Path) -> Study:
     """Return the comparisons in a journal."""
-    return Study(results_in(read_lines(path)[1:], COMPARISONS))
+    return Study(read_results(path, COMPARISONS))
 
 
 def describe(study: Study) -> str:

@@ -17,6 +17,7 @@ from rich.table import Table
 import etl
 from benchmarks.console import print_table, say_failure, wide_console
 from benchmarks.journal import Journal, Key, Kind, Result
+from benchmarks.measuring.statistics import Interval
 from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import ROOT
 
@@ -131,6 +132,13 @@ def as_markdown(lines: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table of lines of cells; the first line is the heading."""
     lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def describe_ratio(ratio: Interval, digits: int = 3) -> str:
+    """Return a ratio with its interval, if it has one."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.estimate:.{digits}f}"
+    return f"{ratio.estimate:.{digits}f} ({ratio.low:.{digits}f} to {ratio.high:.{digits}f})"
 
 
 def print_lines(title: str, lines: Sequence[Sequence[str]], console: Console, keys: int = 1) -> None:

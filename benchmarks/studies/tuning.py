@@ -24,7 +24,7 @@ from rich.table import Table
 import etl
 from benchmarks.console import comma_separated, print_table, say
 from benchmarks.datasets import find_digits, find_photographs, find_sequences, find_table
-from benchmarks.journal import Kind, read_lines, results_in
+from benchmarks.journal import Kind, read_results
 from benchmarks.measuring.statistics import Interval, ratio_interval
 from benchmarks.measuring.values import JsonValues
 from benchmarks.studies.study import FOLDER, Plan, as_markdown, run_study, study_parser
@@ -230,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def render(path: Path) -> str:
     """Return the table of the workloads that are complete in a journal, as Markdown."""
-    results = results_in(read_lines(path)[1:], PHASES)
+    results = read_results(path, PHASES)
     complete = [name for name in WORKLOADS if all((name, phase) in results for phase in range(len(KEPT)))]
     return as_markdown([HEADINGS, *(_regret(results, name).cells for name in complete)]) + "\n"
 
@@ -293,7 +293,7 @@ def _rounds(
 
 def _phases(path: Path, name: str) -> list[Phase]:
     """Return the phases of a workload in the journal, which has those before the one that is measured."""
-    results = results_in(read_lines(path)[1:], PHASES)
+    results = read_results(path, PHASES)
     return [results[name, phase] for phase in range(len(KEPT)) if (name, phase) in results]
 
 

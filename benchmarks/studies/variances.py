@@ -24,7 +24,7 @@ from rich.console import Console
 
 from benchmarks.cells import STRATEGIES, Cell, Profile
 from benchmarks.console import say
-from benchmarks.journal import Kind, read_lines, results_in
+from benchmarks.journal import Kind, read_results
 from benchmarks.measure import CellConditions, cpus_of_cells, loading_of
 from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.layout import draw_hash_seed
@@ -169,7 +169,7 @@ def show(strategy: str, servers: Sequence[ServerTimes], console: Console) -> Non
 
 def render(path: Path) -> str:
     """Return the table of a journal, and what was measured, as Markdown."""
-    servers = list(results_in(read_lines(path)[1:], SERVERS).values())
+    servers = list(read_results(path, SERVERS).values())
     return f"{as_markdown([HEADINGS, *rows(servers)])}\n\n{describe(servers)}\n"
 
 

@@ -27,7 +27,7 @@ from rich.console import Console
 import etl
 from benchmarks.console import say
 from benchmarks.datasets import find_photographs
-from benchmarks.journal import Kind, read_lines, results_in
+from benchmarks.journal import Kind, read_results
 from benchmarks.measuring.values import JsonValues
 from benchmarks.studies.study import FOLDER, Plan, as_markdown, print_lines, run_study, study_parser
 
@@ -326,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def render(path: Path) -> str:
     """Return the errors by group of a journal, and those of all predictions, as Markdown."""
     grouped = all_cases("", Path("images"))  # only their names matter
-    found = predictions(results_in(read_lines(path)[1:], CASES), groups_of(grouped))
+    found = predictions(read_results(path, CASES), groups_of(grouped))
     return f"{as_markdown([ERRORS, *errors(found)])}\n\n{as_markdown([HEADINGS, *map(cells, found)])}\n"
 
 

@@ -22,7 +22,7 @@ More words.
 @pytest.fixture(autouse=True)
 def speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let there be a block whose text is that of its journal."""
-    monkeypatch.setitem(BLOCKS, "speed", Block("speed", "benchmarks.studies.speed", Path.read_text))
+    monkeypatch.setitem(BLOCKS, "speed", Block("speed.jsonl", "benchmarks.studies.speed", Path.read_text))
 
 
 def test_the_documents_are_those_that_the_journals_give(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ def test_a_loader_has_two_rows_which_are_compared_like_with_like(journal: Path) 
         f"| {SPDL} | as documented | 909 | 0.909 (0.909 to 0.909) | 6 | 1.10 | 100 | pixels within 0.012 |",
         "|  | workers=3 | 4,000 | **2.000 (2.000 to 2.000)** | 6 | 0.25 | 100 | pixels within 0.012 |",
     ]
-    assert presaved[-1].startswith("| h5py | as documented | 1,000 | 0.10 | 5 |")  # too few pairs for an interval
+    assert presaved[-1].startswith("| h5py | as documented | 1,000 | 0.100 | 5 |")  # too few pairs for an interval
 
 
 def test_what_is_missing_is_named_with_the_last_line_of_the_reason(journal: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_summary_has_the_fastest_row_of_each_library(journal: Path) -> None:
         "| fair-etl | 1: 2,000 images/s |  | 1: 10,000 images/s |",
         "| fair-etl, again | 1.000 (1.000 to 1.000) |  |  |",
         "| fair-etl, slowed by 2% | 0.980 (0.980 to 0.980) |  |  |",
-        "| h5py |  |  | 0.10 |",
+        "| h5py |  |  | 0.100 |",
     ]
 
 

@@ -29,7 +29,7 @@ from benchmarks.settings import setting as settings
 from benchmarks.settings import settings_turns as turns
 from benchmarks.settings import settings_worker, suites
 from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Setting, SettingAxis, on_backend, unsupported_reason
-from benchmarks.settings.settings_table import as_json, show
+from benchmarks.settings.settings_table import as_json, render, show
 from benchmarks.settings.settings_turns import SettingPairs, keys, memory_ratios, take_turns
 from benchmarks.settings.settings_worker import WORKLOADS
 from benchmarks.workload import make_data
@@ -228,7 +228,7 @@ def test_a_verdict_says_whether_a_setting_is_real(ratio: float, rounds: int, wor
     assert "2 to 3" in text
     (entry,) = as_json(results)
     assert json.loads(json.dumps(entry)) == entry
-    assert entry["memory_ratios"] == [1.5] * rounds
+    assert entry["memory_nbytes"] == [[2_000_000, 3_000_000]] * rounds
     assert (entry["low"] is None) == (entry["high"] is None) == (rounds == 3)
 
 
@@ -292,7 +292,9 @@ def test_the_command_measures_what_it_is_asked_for(
     assert command.main(["--only", "heap,dtype", "--rounds", "3", "--json", str(tmp_path / "settings.json")]) == 0
     assert asked == [(("heap", "dtype"), 3)]
     assert "real: faster" in capsys.readouterr().out
-    assert json.loads((tmp_path / "settings.json").read_text())[0]["value"] == "retain"
+    (entry,) = json.loads((tmp_path / "settings.json").read_text())["settings"]
+    assert entry["value"] == "retain"
+    assert "| heap | decoding | retain | 0.50 (" in render(tmp_path / "settings.json")
     with pytest.raises(SystemExit):
         command.main(["--only", "stack"])
     assert "no setting is called stack" in capsys.readouterr().err
