@@ -120,18 +120,19 @@ class Work:
         """
         is_first = number == 0
         loaders, asks, taken = (base, other), {}, {}
-        with ExitStack() as stack:
-            for arm in (0, 1, *((0, 1) if number % 2 == 0 else (1, 0))):
-                try:
+        arm = 0
+        try:
+            with ExitStack() as stack:
+                for arm in (0, 1, *((0, 1) if number % 2 == 0 else (1, 0))):
                     if arm not in asks:
                         asks[arm] = stack.enter_context(self._open(loaders[arm]))
                         continue
                     request = LoaderRequest(self._arguments(loaders[arm]), self.records, SECONDS, is_first)
                     taken[arm] = LoadedEpochs.from_json(asks[arm][1](request.to_json()))
-                except MeasurementError as error:
-                    if arm == 0:
-                        raise
-                    return PairResult(None, None, other.arguments, failure=error.reason)
+        except MeasurementError as error:
+            if arm == 0:
+                raise
+            return PairResult(None, None, other.arguments, failure=error.reason)
         slower = 1 + SLOWER if other.row.name == SLOWED else 1.0
         return PairResult(
             taken[0].rounded(),

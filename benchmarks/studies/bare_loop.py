@@ -101,7 +101,8 @@ def open_dataloader(source: Any) -> Iterable[Any]:
     """Return a torch DataLoader with two workers."""
     from torch.utils.data import DataLoader  # here, because asv imports this module to find its suites
 
-    return DataLoader(Records(source), BATCH_SIZE, num_workers=2)
+    records: Any = Records(source)
+    return DataLoader(records, BATCH_SIZE, num_workers=2)
 
 
 LOADERS: dict[str, Callable[[Any], Iterable[Any]]] = {

@@ -175,6 +175,8 @@ def test_a_failure_of_ours_ends_the_study_and_that_of_another_is_its_result(
         if loader is failing and fails == "open":
             fail()
         yield {"alternatives": {}}, lambda request: fail() if loader is failing else epochs(1.0).to_json()
+        if loader is failing:  # its process cannot end the session, either
+            raise MeasurementError("it has ended")
 
     monkeypatch.setattr(Work, "_open", open_loader)
     work = Work(tmp_path, tmp_path, 1, 1, 1)
