@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from etl.training.parallel import fit_parallel
     from etl.training.ranks import RankError
     from etl.training.request_queue import QueueFullError
+    from etl.watching.watch import watch
 
 # The module of each public name. They are imported on first use: a program that only takes a `Task` needs none of the
 # packages that iterators need.
@@ -71,6 +72,7 @@ _MODULES = {
     "etl.training.inference": ("ParallelInference",),
     "etl.training.listeners": ("Iteration", "Listener", "Performance", "PerformanceListener"),
     "etl.training.request_queue": ("QueueFullError",),
+    "etl.watching.watch": ("watch",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -106,6 +108,8 @@ __all__ = [
     "load_kernels",
     "TorchDataset",
     "from_config",
+    # what a loop waits for
+    "watch",
     # comparisons
     "compare",
     "tune",

@@ -22,6 +22,7 @@ from etl.temporary import Terminated, ending_in_order
 
 # Each with its summary, so that only the command that is run has to be imported.
 COMMANDS = {
+    "run": "run a training script, and say whether it waits for data, why, and what to do.",
     "dataset": "make the demonstration data, real photographs or real handwritten digits.",
     "compare": "compare ways of loading SOURCE: which one to use, what it gains, and how sure that is.",
     "tune": "find the settings of each strategy that are best for it.",
@@ -41,6 +42,7 @@ INPUT_ERRORS = (ValueError, OSError, RuntimeError, MemoryError)
 FIRST_STEPS = """\
 etl loads training data, and measures what that costs in training time.
 
+  etl run train.py                  does this script wait for data, and why
   etl compare photos/               the fastest way to load, in about a minute
   etl tune photos/                  the best settings of each way
   etl presave photos/ photos.store  decode once, and train from the store
@@ -95,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with shown() as console:
                 console.print(FIRST_STEPS, end="", highlight=False)
             return 0
+        if parsed.command == "run":  # with signals, warnings and streams as the script would have them
+            chosen.run(parsed)
         from etl.commands.source_arguments import image_settings  # reads sources
 
         outputs = checked_outputs(parsed, is_open, getattr(chosen, "ONLY_SHOWS", False))

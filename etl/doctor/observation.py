@@ -21,6 +21,9 @@ from etl.doctor.rank_waits import RankWaits, time_rank_waits
 from etl.doctor.setup import ModelSetup, Setup
 from etl.doctor.steps import StepTimes, time_steps
 from etl.runtime import Collections, CollectionWatch
+from etl.runtime.resources import available_cpus
+from etl.watching.diagnosis import Diagnosis, diagnose
+from etl.watching.session import Session
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -138,6 +141,8 @@ class Observation:
         Waits for other ranks in each step; None if its steps send nothing to other ranks.
     device_memory : DeviceMemory or None
         Use of device memory; None unless compute is on a CUDA device and torch's own allocator serves it.
+    diagnosis : Diagnosis or None
+        What the loop over the batches waits for; None if that was not looked at.
     """
 
     times: StepTimes
@@ -151,6 +156,7 @@ class Observation:
     trace: ModelTrace | None
     rank_waits: RankWaits | None = None
     device_memory: DeviceMemory | None = None
+    diagnosis: Diagnosis | None = None
 
     @property
     def etl_seconds(self) -> float:
@@ -206,7 +212,12 @@ def observe_training(
         if user_model is not None:
             tracing.enter_context(_trace_callers(user_model, calls))
             tracing.callback(user_model.register_forward_pre_hook(predictions).remove)
-        times, batch = time_steps(setup, count, around)
+        session = Session()
+        session.start()
+        tracing.callback(session.stop)
+        times, batch = time_steps(setup, count, around, session=session)
+        session.stop()
+        diagnosis = diagnose(session.times_of(setup.batches), available_cpus())
         trace = None if setup.of_model is None else _trace(setup.of_model, batch, calls, predictions.records)
     rank_waits = time_rank_waits(setup) if is_rank and setup.of_model is None else None
     device = setup.device
@@ -223,6 +234,7 @@ def observe_training(
         tracked_objects=tracked,
         full_collection_seconds=sum(each.seconds for each in full.take()),
         memory=needs[0],
+        diagnosis=diagnosis,
         trace=trace,
         rank_waits=rank_waits,
         device_memory=DeviceMemory.between(before, after),

@@ -16,6 +16,7 @@ from etl.doctor.setup import Setup
 from etl.measuring.arrays import copy_of, touch
 from etl.measuring.statistics import CONFIDENCE, signed_rank_interval
 from etl.measuring.structure import record_count
+from etl.watching.session import Session
 
 WARM_UP_BATCHES = 3
 # 0 is the training without the remedy, and 1 is with it. They take turns in an order in which a steady drift cancels.
@@ -74,6 +75,7 @@ def time_steps(
     count: int,
     around: Callable[[], AbstractContextManager[Any]] = nullcontext,
     seconds: float = 0.0,
+    session: Session | None = None,
 ) -> tuple[StepTimes, Any]:
     """Train on a few batches to warm up, then measure at least `count` batches for at least `seconds`.
 
@@ -83,6 +85,8 @@ def time_steps(
     ----------
     around : callable
         Returns a context manager; the batches are measured inside it, after the warm-up.
+    session : Session, optional
+        Times the loop over `setup.batches`, too, and looks at what loads.
 
     Returns
     -------
@@ -95,21 +99,31 @@ def time_steps(
         batches = setup.endless()
         in_force.callback(batches.close)  # type: ignore[attr-defined]
         largest: Any = None
-        for _ in range(WARM_UP_BATCHES):
+        if session is None:
+            session = Session()
+            in_force.callback(session.stop)
+        loop = session.times_of(setup.batches)
+        with session.reports.of(setup.batches, loop):
+            for _ in range(WARM_UP_BATCHES):
+                batch = next(batches)
+                step(batch)
+                largest = _larger(largest, batch)
+        session.clock.start(loop, lambda: None)
+
+        def load() -> Any:
             batch = next(batches)
-            step(batch)
-            largest = _larger(largest, batch)
+            touch(batch)  # as under the clock: a batch that is only mapped is not loaded yet
+            return batch
+
         with around():
             until = time.perf_counter() + seconds
             while len(times.etl) < count or time.perf_counter() < until:
                 faults = _minor_faults()
-                asked = time.perf_counter()
-                batch = next(batches)
-                touch(batch)  # as under the clock: a batch that is only mapped is not loaded yet
+                batch = session.take(loop, load)
                 loaded = time.perf_counter()
                 step(batch)
                 ended = time.perf_counter()
-                times.etl.append(loaded - asked)
+                times.etl.append(loop.wait)
                 times.compute.append(ended - loaded)
                 times.ended.append(ended)
                 times.records.append(record_count(batch))

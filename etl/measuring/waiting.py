@@ -93,13 +93,19 @@ class WaitWatch:
 
     The first wait is not measured. At its end, the threads of this process and of its children that were busy meanwhile
     are taken for those that load. Of short waits only some are watched, so that this takes little time.
+
+    Parameters
+    ----------
+    max_cost_share : float
+        Waits are left out if watching them all would take more than this share of the epoch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_cost_share: float = MAX_COST_SHARE) -> None:
+        self._max_cost_share = max_cost_share
         self._is_first = True
         self._is_unknown = False
-        self._loop: _Task | None = None
-        self._others: list[_Task] = []
+        self._loop: Task | None = None
+        self._others: list[Task] = []
         self._pressure: int | None = None
         self._before: dict[str, int] = {}
         self._unseen: dict[str, float] = {}
@@ -112,7 +118,7 @@ class WaitWatch:
             (PROC / "thread-self/children").read_bytes()
             self._before = _cpu_times()
             self._seconds, self._process = -time.perf_counter(), time.process_time()
-            loop = _Task(str((PROC / "thread-self").readlink()))
+            loop = Task(str((PROC / "thread-self").readlink()))
             if any(loop.times):  # some kernels have the file and leave it at 0
                 self._loop = loop
         return self
@@ -141,7 +147,7 @@ class WaitWatch:
         if self._loop is None or self._is_first:
             return
         asked = time.perf_counter()
-        self._is_watching = self._cost <= MAX_COST_SHARE * (asked + self._seconds)
+        self._is_watching = self._cost <= self._max_cost_share * (asked + self._seconds)
         if not self._is_watching:
             return
         if self._pressure is not None:
@@ -202,7 +208,7 @@ class WaitWatch:
         for name in names:
             if name != loop:
                 with contextlib.suppress(OSError):  # it has ended
-                    self._others.append(_Task(name))
+                    self._others.append(Task(name))
         if len(self._others) > 1:
             with contextlib.suppress(OSError):  # a kernel without it
                 file = os.open(PROC / "pressure/io", os.O_RDONLY)
@@ -237,7 +243,7 @@ class BusyThreads:
             self.names = _busiest(self._before, _cpu_times())
 
 
-class _Task:
+class Task:
     """A thread, and the seconds in which it used a CPU, and was ready to but had none, between `begin` and `end`."""
 
     def __init__(self, name: str) -> None:

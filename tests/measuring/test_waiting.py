@@ -188,9 +188,8 @@ def test_a_kernel_that_leaves_the_times_at_zero_tells_nothing(clocks: Clocks) ->
 
 
 def test_an_epoch_is_watched_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "MAX_COST_SHARE", 1.0)
     monkeypatch.setattr(waiting, "MAX_UNSEEN_SHARE", math.inf)  # of an epoch of microseconds, beside pytest's threads
-    with WaitWatch() as watch:
+    with WaitWatch(max_cost_share=1.0) as watch:
         epoch = run_epoch([np.ones(4)] * 5, lambda _: None, watch)
     found = watch.times()
     assert found is not None

@@ -28,6 +28,8 @@ class LoadingBottleneck(Check):
             f"{observation.count} batches); {waits} of {observation.count} waits are longer than {NO_WAIT:.0%} of a "
             "step"
         )
+        if observation.diagnosis is not None and observation.diagnosis.why:
+            evidence += f"; {observation.diagnosis.why}"
         if wait <= NO_WAIT * compute:
             return self.fine("training does not wait for data", evidence)
         rank_wait = observation.rank_wait_seconds

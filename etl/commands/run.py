@@ -1,0 +1,42 @@
+"""`etl run SCRIPT`: run a training script unchanged, and say whether it waits for data, why, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from etl.commands.output import output_path, save_json
+
+ONLY_SHOWS = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
+    parser.add_argument("--epochs", type=int, metavar="N", help="end after so many epochs")
+    parser.add_argument("--batches", type=int, metavar="N", help="end after so many batches")
+    parser.add_argument("--seconds", type=float, metavar="S", help="end after so many seconds")
+    parser.add_argument("--json", type=output_path, metavar="FILE", help="write what was found to FILE, as JSON")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file; its own arguments follow it")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
+
+
+def run(arguments: argparse.Namespace) -> NoReturn:
+    """Run the script, and exit as it does."""
+    from etl.watching.script import Script, describe, join_ranks, run_script
+
+    limits = {name: getattr(arguments, name) for name in ("epochs", "batches", "seconds")}
+    for name, limit in limits.items():
+        if limit is not None and limit <= 0:
+            raise ValueError(f"--{name} must be above 0, not {limit}")
+    script = Script(arguments.script, arguments.is_module, arguments.arguments, **limits)
+
+    def report(found: list[Any]) -> None:
+        ranks = join_ranks(found)
+        if ranks is not None:
+            print(f"\n{describe(Path(script.target).name, ranks)}", file=sys.stderr, flush=True)
+            save_json(arguments.json, {"ranks": [[each.as_dict() for each in rank] for rank in ranks]})
+
+    run_script(script, report)

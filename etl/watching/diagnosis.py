@@ -1,0 +1,325 @@
+"""What a loop's times mean: whether it waits for data, why, and the one change to make."""
+
+from __future__ import annotations
+
+import linecache
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etl import units
+from etl.watching.times import Block, Fetch, LoopTimes, Place
+
+# A loop waits for data if that takes more than this share of its time.
+NOTICEABLE = 0.1
+# Fewer blocks give no interval.
+MIN_BLOCKS = 6
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+# A fetch of at least so many times the median is a slow one. They are the cause if they take half of the time, and are
+# no more than this share of all.
+SLOW, SLOW_SHARE = 3.0, 0.35
+# Threads wait for storage, or the like, if they use a CPU for less than this part of loading.
+BUSY = 0.5
+# Memory runs out if this is so within an hour at its present pace.
+SOON_SECONDS = 3600.0
+COPIES = re.compile(r"\.(to|cuda|pin_memory)\(|\bdevice_put\(|\.(float|half|double)\(\)")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a loop's times mean.
+
+    Attributes
+    ----------
+    loader : str
+        What its loader is called.
+    verdict : str
+        "waits", "computes" or "cannot tell".
+    share, low, high : float
+        Time for data, over all time of the loop, and its 95% interval. The first batch of all does not count.
+    wait_seconds, step_seconds : float
+        Of a batch, on average.
+    batches, epochs : int
+        What was seen.
+    start_seconds : float
+        Wait for the first batch of all.
+    cause : str
+        "too few workers", "storage", "Python code", "copies", "starts of epochs", "slow records", "a slow rank",
+        "memory", "unknown", or "" if the loop does not wait.
+    why : str
+        The cause in a sentence, with what was measured.
+    remedy : str
+        What to do.
+    gain : float or None
+        How many times as fast that makes the loop, at best; None if that is unknown.
+    """
+
+    loader: str
+    verdict: str
+    share: float
+    low: float
+    high: float
+    wait_seconds: float
+    step_seconds: float
+    batches: int
+    epochs: int
+    start_seconds: float
+    cause: str = ""
+    why: str = ""
+    remedy: str = ""
+    gain: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    def describe(self, subject: str) -> str:
+        """Return the verdict on `subject`, such as a script, with cause and remedy, in two to four lines."""
+        times = f"{units.seconds(self.wait_seconds)} for each batch, {units.seconds(self.step_seconds)} of training"
+        sure = f"95% interval {self.low:.0%} to {self.high:.0%}"
+        if self.verdict == "cannot tell":
+            found = f"cannot tell if {subject} waits for data: {self.batches} batches are too few"
+            if self.batches >= MIN_BLOCKS:
+                found = f"cannot tell if {subject} waits for data: for {self.share:.0%} of the time ({sure})"
+            lines = [f"{found}; {times}."]
+        elif self.verdict == "computes":
+            lines = [f"{subject} does not wait for data: {self.share:.0%} of the time ({sure}); {times}."]
+        else:
+            lines = [f"{subject} waits for data {self.share:.0%} of the time ({sure}): {times}."]
+        if self.why:
+            lines.append(f"Why: {self.why}.")
+        if self.remedy:
+            gain = "" if self.gain is None else f"; at best {self.gain:.1f} times as fast here"
+            lines.append(f"Do:  {self.remedy}{gain}.")
+        return "\n".join(lines)
+
+
+def diagnose(times: LoopTimes, cpus: int, memory: Sequence[tuple[float, int, int]] = ()) -> Diagnosis:
+    """Return what the times of a loop mean, on so many CPUs, and with so much memory left and used at some moments."""
+    copies, copy_place = _copies(times)
+    waited = times.waited + copies
+    stepped = times.stepped - copies
+    total = waited + stepped
+    share = waited / total if total else 0.0
+    low, high = share_interval(_with_starts(times), copies / times.stepped if times.stepped else 0.0)
+    verdict = "waits" if low > NOTICEABLE else "computes" if high < NOTICEABLE else "cannot tell"
+    count = max(1, times.batches)
+    found = Diagnosis(
+        times.name,
+        verdict,
+        share,
+        low,
+        high,
+        waited / count,
+        stepped / count,
+        times.batches,
+        len(times.starts),
+        times.starts[0] if times.starts else 0.0,
+    )
+    cause = _memory(memory)
+    if cause is None and verdict == "waits":
+        cause = _cause(times, cpus, copies, copy_place)
+    if cause is None:
+        return found
+    name, why, remedy, saved = cause
+    # No more than the wait can be gained.
+    gain = None if saved is None or not total else total / (total - max(0.0, min(saved, waited)))
+    return Diagnosis(**{**asdict(found), "cause": name, "why": why, "remedy": remedy, "gain": gain})
+
+
+# Its name, why it is the cause, what to do, and the seconds that saves at best; None if that is unknown.
+Cause = tuple[str, str, str, "float | None"]
+
+
+def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None) -> Cause:
+    waited = times.waited
+    if copies > waited:
+        why = f"{_at(copy_place)} copies and converts batches in the loop"
+        return (
+            "copies",
+            why,
+            "convert in Dataset.__getitem__; pin_memory=True and .to(device, non_blocking=True)",
+            copies,
+        )
+    workers = times.settings.get("num_workers")
+    starts = sum(times.starts[1:])
+    if len(times.starts) > 1 and starts > waited / 2:
+        typical = statistics.median(times.starts[1:])
+        why = f"every epoch begins with a wait of {units.seconds(typical)}, {starts / waited:.0%} of all waiting"
+        if workers and not times.settings.get("persistent_workers"):
+            return "starts of epochs", f"{why}: its workers start anew", "persistent_workers=True", starts
+        return "starts of epochs", why, "move what __iter__ prepares to the constructor", starts
+    fetch = statistics.fmean(each.seconds for each in times.fetches) if times.fetches else 0.0
+    step, records = times.stepped / max(1, times.batches), max(1, times.batch_records)
+    place = _top(times.loading)
+    where = f"{_at(place)} takes" if place else "loading takes"
+    slow, usual = _slow_fetches(times.fetches)
+    if slow:
+        why = (
+            f"one batch in {len(times.fetches) / len(slow):.0f} takes {units.seconds(statistics.median(slow))}, the "
+            f"others {units.seconds(usual)}; the slow ones are at {_at(place)}"
+        )
+        remedy = f"make those records cheaper, or presave them (`etl presave`); {_ahead(workers)}"
+        return "slow records", why, remedy, waited - max(0.0, (fetch / max(1, workers or 1) - step) * times.batches)
+    loads_here = workers == 0 or (not workers and times.loads_here > sum(times.loading.values()) / 2)
+    per_record = f"{units.seconds(fetch / records)} a record" if fetch else "most of the time"
+    busy, queued = _busy(times.fetches)
+    if loads_here or workers:
+        count = max(1, workers or 0)
+        waits = busy is not None and busy < BUSY and queued < BUSY
+        # Threads that wait need no CPU of their own.
+        wanted = cpus if not waits else max(cpus, count + 1, min(4 * cpus, math.ceil(fetch / max(step, 1e-4))))
+        load_cpu = fetch * (1.0 if busy is None else busy)
+        best = max(step, fetch / wanted, (load_cpu + step) / cpus)
+        saved = (waited / max(1, times.batches) + step - best) * times.batches
+        doing = ", waiting, not computing," if waits else ""
+        if loads_here:
+            why = f"{where} {per_record}{doing} in the training process"
+            if workers == 0:
+                why += ": num_workers is 0"
+                return "too few workers", why, f"num_workers={wanted}, persistent_workers=True", saved
+            return "too few workers", why, "load ahead, with etl.AsyncIterator(loader) or a DataLoader's workers", saved
+        why = f"{where} {per_record} in {_count(count, 'worker process', 'worker processes')}"
+        if waits:
+            why += f", {1 - busy - queued:.0%} of it waiting for storage or a network" if busy is not None else ""
+            remedy = f"num_workers={wanted}: workers that wait need no CPU of their own; or data that are nearer"
+            return "storage", why, remedy, saved
+        if count < cpus:
+            return "too few workers", why, f"num_workers={wanted}", saved
+        remedy = f"make that line cheaper, or do it once and keep the result (`etl presave`); all {cpus} CPUs are busy"
+        return "Python code", why, remedy, waited
+    return _cause_in_threads(times, place, cpus)
+
+
+def _cause_in_threads(times: LoopTimes, place: Place | None, cpus: int) -> Cause:
+    """Return what a loop waits for whose batches other threads load, by the kernel's times of them."""
+    storage = [each.storage for each in times.lost]
+    watched = sum(each.waited for each in times.lost)
+    at = f", mostly at {_at(place)}" if place else ""
+    if not watched or None in storage:
+        return "unknown", f"other threads load{at}; the kernel does not tell what they wait for", "", None
+    waits = sum(each for each in storage if each is not None) / watched
+    if waits > BUSY:
+        remedy = "load more batches at once: threads that wait need no CPU; or keep the data nearer"
+        return "storage", f"other threads load, {waits:.0%} of the wait without a CPU{at}", remedy, times.waited
+    loaders = max(each.loaders for each in times.lost)
+    why = f"{_count(loaders, 'other thread loads', 'other threads load')}, on a CPU most of the wait{at}"
+    if loaders and loaders < cpus:
+        return "too few workers", why, f"load with {cpus} threads", times.waited * (1 - loaders / cpus)
+    return "Python code", why, "make that cheaper, or do it once and keep the result (`etl presave`)", times.waited
+
+
+def _memory(notes: Sequence[tuple[float, int, int]]) -> Cause | None:
+    """Return that memory runs out, if this process takes ever more of it, and it will be gone soon."""
+    recent = notes[len(notes) // 4 :]  # what a training needs, it takes at first
+    if len(recent) < 8:
+        return None
+    seconds, nbytes, used = (np.array(each, float) for each in zip(*recent, strict=True))
+    slope, _ = np.polyfit(seconds - seconds[0], nbytes, 1)
+    parts = [float(part.mean()) for part in np.array_split(nbytes, 4)]
+    lost = parts[0] - parts[-1]
+    if used[-1] - used[0] < lost / 2:  # other programs take it
+        return None
+    if slope >= 0 or sorted(parts, reverse=True) != parts or lost < 0.01 * nbytes[0]:
+        return None
+    until = nbytes[-1] / -slope
+    if until > SOON_SECONDS:
+        return None
+    pace, rest = units.nbytes(-slope * 60), units.nbytes(nbytes[-1])
+    why = f"memory is used up by {pace} a minute, and {rest} are left: it runs out in {until / 60:.1f} min"
+    return (
+        "memory",
+        why,
+        "find what grows (`etl doctor --heap`); keep records in arrays, not in lists that workers copy",
+        None,
+    )
+
+
+def share_interval(blocks: Sequence[Block], of_steps: float = 0.0) -> tuple[float, float]:
+    """Return an interval for the share of waits, from samples of whole blocks; all is possible if there are too few.
+
+    Parameters
+    ----------
+    of_steps : float
+        Share of the steps that counts as waits.
+    """
+    if len(blocks) < MIN_BLOCKS:
+        return 0.0, 1.0
+    waits = np.array([each.waits + of_steps * each.steps for each in blocks])
+    totals = np.array([each.waits + each.steps for each in blocks])
+    chosen = np.random.default_rng(0).integers(len(blocks), size=(RESAMPLES, len(blocks)))
+    sums = totals[chosen].sum(1)
+    shares = waits[chosen].sum(1)[sums > 0] / sums[sums > 0]
+    if not len(shares):
+        return 0.0, 1.0
+    low, high = np.quantile(shares, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def _with_starts(times: LoopTimes) -> list[Block]:
+    """Return at most 32 blocks of consecutive steps, with the starts of epochs, all but the first, spread over them."""
+    steps = [each for each in times.blocks if each.count]
+    size = max(1, math.ceil(len(steps) / 32))
+    joined = [
+        Block(sum(each.waits for each in part), sum(each.steps for each in part), sum(each.count for each in part))
+        for part in (steps[first : first + size] for first in range(0, len(steps), size))
+    ]
+    starts = times.starts[1:]
+    for number, seconds in enumerate(starts):
+        joined[number * len(joined) // len(starts)].waits += seconds
+    return joined
+
+
+def _copies(times: LoopTimes) -> tuple[float, Place | None]:
+    """Return the seconds of steps in which lines of the user copy batches, by samples, and the most frequent line."""
+    found = Counter({place: count for place, count in times.stepping.items() if COPIES.search(_line(place))})
+    return (times.stepped * sum(found.values()) / times.step_samples if found else 0.0), _top(found)
+
+
+def _slow_fetches(fetches: Sequence[Fetch]) -> tuple[list[float], float]:
+    """Return the seconds of the slow batches, if they are few and take most of the time, and those of a usual one."""
+    seconds = sorted(each.seconds for each in fetches)
+    if len(seconds) < 20:
+        return [], 0.0
+    usual = statistics.median(seconds)
+    slow = [each for each in seconds if each > SLOW * usual]
+    excess = sum(slow) - usual * len(slow)
+    is_cause = len(slow) <= SLOW_SHARE * len(seconds) and excess > 0.5 * sum(seconds)
+    return (slow if is_cause else []), usual
+
+
+def _busy(fetches: Sequence[Fetch]) -> tuple[float | None, float]:
+    """Return the shares of loading in which its threads used a CPU, and were ready for one; None if it is unknown."""
+    seconds = sum(each.seconds for each in fetches)
+    if not seconds:
+        return None, 0.0
+    return sum(each.used for each in fetches) / seconds, sum(each.queued for each in fetches) / seconds
+
+
+def _ahead(workers: int | None) -> str:
+    return "prefetch_factor=8 rides out one of them" if workers else "num_workers above 0 rides out some of them"
+
+
+def _top(places: Counter[Place]) -> Place | None:
+    """Return the line at which most samples are."""
+    return places.most_common(1)[0][0] if places else None
+
+
+def _at(place: Place | None) -> str:
+    return "a line" if place is None else f"{place.function} ({Path(place.file).name}:{place.line})"
+
+
+def _line(place: Place) -> str:
+    return linecache.getline(place.file, place.line)
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"

@@ -1,0 +1,114 @@
+"""Finds the loops of a script that knows nothing of them: torch DataLoaders and iterators of etl, once they load."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from etl.watching.session import Session
+from etl.watching.stacks import BOUNDARIES
+
+TORCH = "torch.utils.data.dataloader"
+# Classes of etl whose `__iter__` begins an epoch, by module.
+ITERATORS = {
+    "etl.iterators.indexed": "IndexedIterator",
+    "etl.iterators.asynchronous": "AsyncIterator",
+    "etl.iterators.device": "DeviceIterator",
+    "etl.iterators.user_loader": "UserLoaderIterator",
+}
+
+
+def watch_all(session: Session) -> None:
+    """Let `session` time every loop of this process from now on."""
+
+    def change(module: ModuleType) -> None:
+        if module.__name__ == TORCH:
+            _watch_torch(module, session)
+        else:
+            _watch_iterators(getattr(module, ITERATORS[module.__name__]), session)
+
+    names = {TORCH, *ITERATORS}
+    for name in names & sys.modules.keys():
+        change(sys.modules[name])
+    sys.meta_path.insert(0, _AfterImport(names - sys.modules.keys(), change))
+
+
+class _AfterImport(MetaPathFinder):
+    """Calls a function with each of some modules as soon as it is imported."""
+
+    def __init__(self, names: set[str], change: Callable[[ModuleType], None]) -> None:
+        self._names = names
+        self._change = change
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG002
+        if name not in self._names:
+            return None
+        self._names.discard(name)  # before it is looked for by the finders after this one
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Changing(spec.loader, self._change)
+        return spec
+
+
+class _Changing(Loader):
+    def __init__(self, loader: Loader, change: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._change = change
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self._loader
+        self._change(module)
+
+    def __getattr__(self, name: str) -> Any:  # such as get_code and get_resource_reader
+        return getattr(self._loader, name)
+
+
+def _watch_torch(module: Any, session: Session) -> None:
+    loader, epoch, of_workers = module.DataLoader, module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter
+    make, prepare, take, reset = loader._get_iterator, epoch.__init__, epoch.__next__, of_workers._reset
+
+    def _get_iterator(self: Any) -> Any:
+        if not session.is_here:
+            return make(self)
+        times = session.times_of(self)
+        with session.reports.of(self, times):
+            return session.clock.start(times, lambda: make(self))
+
+    def __init__(self: Any, loader: Any) -> None:  # noqa: N807 - called whatever a subclass or a script has replaced
+        if session.is_here:
+            self._etl_times = session.times_of(loader)
+        prepare(self, loader)
+
+    def __next__(self: Any) -> Any:  # noqa: N807
+        times = getattr(self, "_etl_times", None) if session.is_here else None
+        return take(self) if times is None else session.take(times, lambda: take(self))
+
+    def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+        times = getattr(self, "_etl_times", None) if session.is_here else None
+        if times is None or first_iter:
+            reset(self, loader, first_iter)
+        else:
+            session.clock.start(times, lambda: reset(self, loader, first_iter))
+
+    BOUNDARIES.add(__next__.__code__)
+    loader._get_iterator, epoch.__init__ = _get_iterator, __init__
+    epoch.__next__, of_workers._reset = __next__, _reset
+
+
+def _watch_iterators(kind: Any, session: Session) -> None:
+    iterate = kind.__iter__
+
+    def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807
+        return session.epoch(self, iterate) if session.is_here else iterate(self)
+
+    kind.__iter__ = __iter__

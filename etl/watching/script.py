@@ -1,0 +1,217 @@
+"""A script that runs as it would without etl, while its loops are watched, and what they wait for at its end."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from etl.runtime.resources import available_cpus
+from etl.watching.diagnosis import NOTICEABLE, Diagnosis, diagnose
+from etl.watching.hooks import watch_all
+from etl.watching.session import Session
+from etl.watching.times import LoopTimes
+
+# Seconds that the first rank waits for the others' results.
+RANKS_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script to run.
+
+    Attributes
+    ----------
+    target : str
+        The path of the file, or the name of the module.
+    is_module : bool
+        True for a module.
+    arguments : sequence of str
+        What the script finds in `sys.argv` after its own name.
+    epochs, batches : int or None
+        It ends after so many epochs of a loader, or batches of all loaders.
+    seconds : float or None
+        It ends after so many seconds of loops.
+    """
+
+    target: str
+    is_module: bool
+    arguments: Sequence[str]
+    epochs: int | None = None
+    batches: int | None = None
+    seconds: float | None = None
+
+
+class Enough(SystemExit):
+    """Ends a script whose loops have been watched long enough."""
+
+
+def run_script(script: Script, report: Callable[[list[Diagnosis]], None]) -> NoReturn:
+    """Run a script, call `report` with the diagnosis of each of its loops when it ends, and exit as it does.
+
+    However it ends: by an exception, a signal of the terminal or `os._exit`, but not if it is killed.
+
+    Raises
+    ------
+    OSError
+        If the script cannot be read.
+    ValueError
+        If there is no such module.
+    """
+    run = _prepared(script)
+    session = Session(lambda times, step: _end_if_enough(script, session, times, step))
+    is_reported: list[bool] = []
+
+    def end() -> None:
+        if session.is_here and not is_reported:
+            is_reported.append(True)
+            session.stop()
+            report(diagnoses(session))
+
+    leave = os._exit
+
+    def leave_at_once(code: int) -> NoReturn:
+        end()
+        leave(code)
+
+    os._exit = leave_at_once  # type: ignore[assignment]
+    watch_all(session)
+    session.start()
+    try:
+        run()
+    except Enough:
+        end()
+        sys.exit(0)
+    except SystemExit:
+        end()
+        raise
+    except BaseException as error:  # noqa: BLE001 - shown as Python shows it
+        trace = _within(error, run)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        end()
+        if isinstance(error, KeyboardInterrupt):  # as Python ends, so that a shell sees it
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        sys.exit(1)
+    end()
+    sys.exit(0)
+
+
+def _prepared(script: Script) -> Callable[[], object]:
+    """Return a function that runs the script, with `sys.argv`, `sys.path` and `__main__` as Python sets them."""
+    if script.is_module:
+        sys.argv = [script.target, *script.arguments]
+        sys.path[0] = str(Path.cwd())
+        if importlib.util.find_spec(script.target) is None:
+            raise ValueError(f"there is no module {script.target!r}")
+        return lambda: runpy.run_module(script.target, run_name="__main__", alter_sys=True)
+    path = Path(script.target).absolute()
+    text = path.read_bytes()
+    main = types.ModuleType("__main__")
+    main.__file__ = str(path)
+    main.__dict__["__builtins__"] = builtins
+    sys.argv = [script.target, *script.arguments]
+    sys.path[0] = str(path.resolve().parent)
+
+    def run() -> None:
+        sys.modules["__main__"] = main
+        exec(compile(text, str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - the user's script
+
+    return run
+
+
+def _within(error: BaseException, run: Callable[[], object]) -> Any:
+    """Return the traceback of an error below the script's first frame; whole if it is not from the script."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not getattr(run, "__code__", None):
+        trace = trace.tb_next
+    trace = None if trace is None else trace.tb_next
+    while trace is not None and trace.tb_frame.f_code.co_filename in (runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace or error.__traceback__
+
+
+def _end_if_enough(script: Script, session: Session, times: LoopTimes, step: float | None) -> None:
+    """Raise `Enough` where a loop asks for more than it should."""
+    begins = step is None and times.is_between_epochs
+    if (
+        (script.epochs is not None and begins and len(times.starts) >= script.epochs)
+        or (script.batches is not None and sum(each.batches for each in session.loops) >= script.batches)
+        or (script.seconds is not None and session.seconds > script.seconds)
+    ):
+        raise Enough(0)
+
+
+def diagnoses(session: Session) -> list[Diagnosis]:
+    """Return the diagnosis of each loop, that with the longest wait first."""
+    loops = sorted((each for each in session.loops if each.batches), key=_length, reverse=True)
+    return [diagnose(each, available_cpus(), session.memory.notes) for each in loops]
+
+
+def _length(times: LoopTimes) -> float:
+    return times.waited + times.stepped
+
+
+def join_ranks(found: list[Diagnosis]) -> list[list[Diagnosis]] | None:
+    """Return the diagnoses of all ranks on this machine, to the first of them; None to the others.
+
+    Torchrun names a rank in LOCAL_RANK; without it this process is the only one. A rank that has written nothing after
+    `RANKS_SECONDS` has none.
+    """
+    rank, count = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if count == 1:
+        return [found]
+    run = "-".join(os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT")) + f"-{os.getppid()}"
+    folder = Path(tempfile.gettempdir()) / f"etl-run-{os.getuid()}-{run}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    unfinished = folder / f"{rank}.unfinished"
+    unfinished.write_text(json.dumps([each.as_dict() for each in found]))
+    unfinished.rename(folder / f"{rank}.json")
+    if rank:
+        return None
+    files = [folder / f"{each}.json" for each in range(count)]
+    until = time.monotonic() + RANKS_SECONDS
+    while not all(file.exists() for file in files) and time.monotonic() < until:
+        time.sleep(0.05)
+    everyone = [[Diagnosis(**each) for each in json.loads(file.read_text())] if file.exists() else [] for file in files]
+    for file in files:
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a late rank has written meanwhile
+        folder.rmdir()
+    return everyone
+
+
+def describe(subject: str, ranks: Sequence[Sequence[Diagnosis]]) -> str:
+    """Return what the loops of a script wait for, on one rank or several."""
+    if not any(ranks):
+        return f"{subject}: no loop over a torch DataLoader or an iterator of etl was seen."
+    slowest = max(range(len(ranks)), key=lambda rank: ranks[rank][0].share if ranks[rank] else -1.0)
+    if len(ranks) == 1:
+        first, *others = ranks[0]
+        lines = [first.describe(subject)]
+        lines += [
+            f"Besides, {each.describe(f'its loop over {each.loader}')}" for each in others if each.verdict == "waits"
+        ]
+        return "\n".join(lines)
+    found = ranks[slowest][0]
+    shares = [each[0].share for rank, each in enumerate(ranks) if each and rank != slowest]
+    if found.verdict == "waits" and shares and found.share - max(shares) > NOTICEABLE:
+        return (
+            f"{found.describe(f'rank {slowest} of {subject}')}\nThe other ranks wait for data {max(shares):.0%} of the "
+            f"time, and in their steps for rank {slowest}: a slow rank."
+        )
+    return found.describe(f"each rank of {subject}")

@@ -1,0 +1,132 @@
+"""All loops of this process that are watched, and what is known about them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from etl.watching.stacks import BOUNDARIES, FetchTimer, MemoryWatch, Sampler, WorkerReports, note_places
+from etl.watching.times import LoopClock, LoopTimes
+
+SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size", "threads", "processes")
+
+
+class Session:
+    """Times the loops of this process, and samples where they are, from `start` to `stop`.
+
+    Attributes
+    ----------
+    clock : LoopClock
+        Times the loops.
+    reports : WorkerReports
+        What worker processes report.
+    loops : list of LoopTimes
+        One for each loader.
+    """
+
+    def __init__(self, before: Callable[[LoopTimes, float | None], None] = lambda *_: None) -> None:
+        self.clock = LoopClock(before)
+        self.loops: list[LoopTimes] = []
+        self.memory = MemoryWatch()
+        self.reports = WorkerReports()
+        self._times: dict[Any, LoopTimes] = {}
+        self._timers: dict[int, FetchTimer] = {}
+        self._sampler = Sampler(self._look)
+        self._owner = os.getpid()
+        self._began: float | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """False in a fork of the process, such as a worker of a DataLoader."""
+        return os.getpid() == self._owner
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first loop began."""
+        return 0.0 if self._began is None else time.perf_counter() - self._began
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._sampler.start()
+
+    def stop(self) -> None:
+        """Sample no more, and read what worker processes have reported."""
+        if not self.is_here:
+            return
+        self._sampler.stop()
+        self.read()
+        self.reports.close()
+
+    def read(self) -> None:
+        """Read what worker processes have reported since the last call."""
+        for times in self.loops:
+            self.reports.read(times)
+
+    def times_of(self, loader: Any) -> LoopTimes:
+        """Return the times of the loops over a loader."""
+        settings = {name: value for name in SETTINGS if (value := getattr(loader, name, None)) is not None}
+        dataset = getattr(loader, "dataset", loader)
+        key: Any = id(loader)
+        if dataset is not loader:  # a script may make both for each epoch
+            length = None
+            with contextlib.suppress(Exception):  # of the user's data set
+                length = len(dataset)
+            key = type(dataset), length, type(getattr(loader, "sampler", None)), tuple(settings.values())
+        times = self._times.get(key)
+        if self._began is None:
+            self._began = time.perf_counter()
+        if times is None:
+            inner = "" if dataset is loader else f" of {type(dataset).__name__}"
+            times = self._times[key] = LoopTimes(f"{type(loader).__name__}{inner}", settings)
+            self.loops.append(times)
+        return times
+
+    def take(self, times: LoopTimes, ask: Callable[[], Any]) -> Any:
+        """Return `ask()`, the next batch, which this thread may load itself."""
+        if self.clock.is_waiting or times.settings.get("num_workers"):
+            return self.clock.take(times, ask)
+        timer = self._timers.get(threading.get_ident())
+        if timer is None:
+            timer = self._timers[threading.get_ident()] = FetchTimer()
+
+        def load() -> Any:
+            batch, fetch = timer.take(ask, times.batch_records)
+            if fetch is not None:
+                times.fetches.append(fetch)
+            return batch
+
+        return self.clock.take(times, load)
+
+    def epoch(self, loader: Any, iterate: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
+        """Return the batches of an epoch, which `iterate(loader)` begins."""
+        if self.clock.is_waiting:  # for a loader around this one
+            return iterate(loader)
+        times = self.times_of(loader)
+        with self.reports.of(loader, times):
+            return _Epoch(self, times, lambda: iterate(loader))
+
+    def _look(self, frames: Mapping[int, FrameType]) -> None:
+        note_places(self.clock.activities, frames)
+        self.memory.look()
+
+
+class _Epoch(Iterator[Any]):
+    """An epoch that is timed."""
+
+    def __init__(self, session: Session, times: LoopTimes, begin: Callable[[], Iterable[Any]]) -> None:
+        self._session, self._times = session, times
+        self._batches = session.clock.start(times, begin)
+
+    def __next__(self) -> Any:
+        return self._session.take(self._times, self._batches.__next__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+BOUNDARIES.add(_Epoch.__next__.__code__)

@@ -1,0 +1,249 @@
+"""Samples of what threads do: where in Python, and for how long on a CPU. Worker processes write theirs to files.
+
+Everything here is sampled, so that it costs little: a process is looked at 25 times a second, and fewer batches are
+timed if they are short. Worker processes import this module, which needs only the standard library and psutil.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import psutil
+
+from etl.measuring.waiting import Task
+from etl.runtime.resources import available_nbytes
+from etl.watching.times import MAX_COST_SHARE, Activity, Fetch, LoopTimes, Place
+
+INTERVAL_SECONDS = 0.04
+# A thread whose innermost frame is in one of these files waits for others.
+WAITING_FILES = (
+    *("/threading.py", "/queue.py", "/selectors.py", "/multiprocessing/connection.py", "/multiprocessing/queues.py"),
+    *("/multiprocessing/synchronize.py", "/multiprocessing/popen_fork.py", "/concurrent/futures/thread.py"),
+    *("/concurrent/futures/_base.py", "/prefetch/prefetcher.py", "/presave/interrupts.py"),
+)
+_PACKAGE = Path(__file__).parents[1]
+LIBRARIES = tuple(
+    f"{folder}{os.sep}"
+    for folder in (
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(str(_PACKAGE), str(_PACKAGE.parent / "presave")),
+    )
+)
+# Functions below which loading begins: what called them is the loop.
+BOUNDARIES: set[CodeType] = set()
+
+
+@lru_cache(maxsize=4096)
+def _is_of_user(file: str) -> bool:
+    return not file.startswith((*LIBRARIES, "<"))
+
+
+def find_place(innermost: FrameType | None) -> Place | None:
+    """Return the innermost line of the user's code, or of any; None if the thread waits for others."""
+    if innermost is None or innermost.f_code in BOUNDARIES or innermost.f_code.co_filename.endswith(WAITING_FILES):
+        return None
+    frame: FrameType | None = innermost
+    while frame is not None and frame.f_code not in BOUNDARIES:
+        if _is_of_user(frame.f_code.co_filename):
+            return _place(frame)
+        frame = frame.f_back
+    return _place(innermost)
+
+
+def _place(frame: FrameType) -> Place:
+    code = frame.f_code
+    return Place(code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name))
+
+
+class Sampler:
+    """Looks at all threads of this process now and then, in a thread of its own, until `stop`.
+
+    Parameters
+    ----------
+    look : callable
+        Called with the frame of each thread, by its identifier.
+    """
+
+    def __init__(self, look: Callable[[Mapping[int, FrameType]], None]) -> None:
+        self._look = look
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="etl-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. The garbage collector may call this in any thread."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        pause = INTERVAL_SECONDS
+        while not self._ended.wait(pause * random.uniform(0.5, 1.5)):  # or it would keep in step with the loop
+            began = time.thread_time()
+            frames = sys._current_frames()
+            frames.pop(threading.get_ident(), None)
+            self._look(frames)
+            del frames
+            pause = max(INTERVAL_SECONDS, (time.thread_time() - began) / MAX_COST_SHARE)
+
+
+def note_places(activities: Mapping[int, Activity], frames: Mapping[int, FrameType]) -> None:
+    """Note where each loop is or, while it waits, where that is loaded: in its thread or in others."""
+    for thread, (times, waits) in list(activities.items()):
+        frame = frames.get(thread)
+        place = find_place(frame)
+        if not waits:
+            times.step_samples += 1
+            if place is not None and frame is not None and _is_of_user(frame.f_code.co_filename):
+                times.stepping[place] += 1
+        elif place is not None:
+            times.loading[place] += 1
+            times.loads_here += 1
+        else:
+            others = (find_place(frame) for other, frame in frames.items() if other not in activities)
+            times.loading.update(each for each in others if each is not None)
+
+
+class MemoryWatch:
+    """Notes how much memory is left, and how much this process and its children have, as often as that costs little."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[float, int, int]] = []
+        self._process = psutil.Process()
+        self._next = 0.0
+
+    def look(self) -> None:
+        """Look if it is time to."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        used = 0
+        for each in (self._process, *self._process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):  # it has ended
+                used += each.memory_info().rss
+        self.notes.append((now, available_nbytes(), used))
+        if len(self.notes) > 600:
+            del self.notes[1:-1:2]
+        took = time.monotonic() - now
+        self._next = now + max(0.5, took / MAX_COST_SHARE)
+
+
+class FetchTimer:
+    """Times some of the batches that the calling thread loads, if the kernel tells its times on a CPU."""
+
+    def __init__(self) -> None:
+        self._task: Task | None = None
+        with contextlib.suppress(OSError):
+            self._task = Task(f"{os.getpid()}/task/{threading.get_native_id()}")
+        self._began, self._cost = time.perf_counter(), 0.0
+
+    def take(self, fetch: Callable[[], Any], records: int) -> tuple[Any, Fetch | None]:
+        """Return `fetch()` and its times; None instead of these if they would cost too much."""
+        asked = time.perf_counter()
+        if self._task is None or self._cost > MAX_COST_SHARE * (asked - self._began):
+            return fetch(), None
+        self._task.used = self._task.queued = 0.0
+        self._task.begin()
+        used, began = time.thread_time(), time.perf_counter()
+        batch = fetch()
+        ended, used = time.perf_counter(), time.thread_time() - used
+        self._task.end()
+        self._cost += began - asked + time.perf_counter() - ended
+        return batch, Fetch(ended - began, used, self._task.queued, records)
+
+
+class WorkerReports:
+    """A temporary folder in which worker processes report their batches and where they are."""
+
+    def __init__(self) -> None:
+        self._folder = ""
+        self._count = 0
+        self._read: dict[Path, int] = {}
+
+    @contextlib.contextmanager
+    def of(self, loader: Any, times: LoopTimes) -> Iterator[None]:
+        """Let the workers report that a torch DataLoader starts in the block."""
+        if not getattr(loader, "num_workers", 0) or not hasattr(loader, "worker_init_fn"):
+            yield
+            return
+        self._folder = self._folder or tempfile.mkdtemp(prefix="etl-watch-")
+        prefix = f"{self._folder}/{id(times)}-{self._count}"
+        self._count += 1
+        of_user = loader.worker_init_fn
+        loader.worker_init_fn = partial(report_worker, prefix, of_user)
+        try:
+            yield
+        finally:
+            loader.worker_init_fn = of_user
+
+    def read(self, times: LoopTimes) -> None:
+        """Add what workers have reported of these loops since the last call."""
+        for path in Path(self._folder).glob(f"{id(times)}-*") if self._folder else ():
+            with path.open(errors="replace") as file:
+                file.seek(self._read.get(path, 0))
+                for line in iter(file.readline, ""):
+                    if not line.endswith("\n"):  # it is being written
+                        break
+                    self._read[path] = file.tell()
+                    kind, *fields = line.rstrip("\n").split("\t")
+                    if kind == "fetch":
+                        seconds, used, queued = map(float, fields[:3])
+                        times.fetches.append(Fetch(seconds, used, queued, int(fields[3])))
+                    else:
+                        times.loading[Place(fields[0], int(fields[1]), fields[2])] += 1
+
+    def close(self) -> None:
+        """Remove the folder."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def report_worker(prefix: str, of_user: Callable[[int], Any] | None, number: int) -> None:
+    """Report to a file what this worker process of a torch DataLoader does, and do what the user's function does."""
+    from torch.utils.data._utils import fetch, worker
+
+    file = os.open(f"{prefix}-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    BOUNDARIES.add(worker._worker_loop.__code__)
+    main, timer = threading.get_ident(), FetchTimer()
+    kinds: Any = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+    for kind in kinds:
+        kind.fetch = _timed(kind.fetch, timer, file)
+
+    def look(frames: Mapping[int, FrameType]) -> None:
+        place = find_place(frames.get(main))
+        if place is not None:
+            _write(file, "at", *place)
+
+    Sampler(look).start()
+    if of_user is not None:
+        of_user(number)
+
+
+def _timed(fetch: Callable[..., Any], timer: FetchTimer, file: int) -> Callable[..., Any]:
+    def timed(fetcher: Any, indices: Any) -> Any:
+        records = len(indices) if isinstance(indices, (list, tuple)) else 1
+        batch, times = timer.take(partial(fetch, fetcher, indices), records)
+        if times is not None:
+            _write(file, "fetch", *times)
+        return batch
+
+    return timed
+
+
+def _write(file: int, *fields: object) -> None:
+    with contextlib.suppress(OSError):  # the disk is full: what was watched counts
+        os.write(file, ("\t".join(map(str, fields)) + "\n").encode())

@@ -1,0 +1,261 @@
+"""The times of running loops: waits for batches and the steps between them, by loader."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from etl.measuring.structure import record_count
+from etl.measuring.waiting import WaitTimes, WaitWatch
+
+# Steps are summed in at most so many blocks: an interval needs no more. Then pairs of blocks are joined.
+MOST_BLOCKS = 512
+# So many of the last fetches are kept.
+KEPT = 4096
+# At most this share of the time goes into each way of looking.
+MAX_COST_SHARE = 0.001
+
+
+class Place(NamedTuple):
+    """A line of Python, and the function that it is in."""
+
+    file: str
+    line: int
+    function: str
+
+
+class Fetch(NamedTuple):
+    """A batch that one thread has loaded: its seconds, those on a CPU, those ready for one, and its records."""
+
+    seconds: float
+    used: float
+    queued: float
+    records: int
+
+
+@dataclass
+class Block:
+    """Consecutive steps: seconds of their waits, without those for first batches, their own, and their number."""
+
+    waits: float = 0.0
+    steps: float = 0.0
+    count: int = 0
+
+
+@dataclass
+class LoopTimes:
+    """The loops over one loader. Times are in seconds.
+
+    Attributes
+    ----------
+    name : str
+        What the loader is called.
+    settings : mapping
+        Its settings, such as `num_workers`.
+    starts : list of float
+        Waits for the first batch of each epoch, with the start of its workers.
+    blocks : list of Block
+        All other waits, and all steps but the first.
+    batches : int
+        Batches that were loaded.
+    batch_records : int
+        Records in the first batch of the last epoch; 1 if they cannot be counted.
+    wait : float
+        The last wait.
+    fetches : deque of Fetch
+        Some of the batches that one thread loaded: that of the loop, or those of worker processes.
+    lost : list of WaitTimes
+        What other threads did while the loop waited, for each epoch in which that is known.
+    loading : Counter of Place
+        Samples of where the loading threads were while the loop waited.
+    loads_here : int
+        Those in which the loop's own thread was loading.
+    stepping : Counter of Place
+        Samples of steps at a line that calls nothing else in Python.
+    step_samples : int
+        All samples of steps.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    starts: list[float] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=lambda: [Block()])
+    batches: int = 0
+    batch_records: int = 1
+    wait: float = 0.0
+    fetches: deque[Fetch] = field(default_factory=lambda: deque(maxlen=KEPT))
+    lost: list[WaitTimes] = field(default_factory=list)
+    loading: Counter[Place] = field(default_factory=Counter)
+    loads_here: int = 0
+    stepping: Counter[Place] = field(default_factory=Counter)
+    step_samples: int = 0
+    watch: WaitWatch | None = None
+    _block_steps: int = 1
+    # Since when the loop is in a step, and how long its thread had waited for all loaders by then; None between epochs.
+    _resumed: tuple[float, float] | None = None
+    # How long this epoch has waited for its first batch so far; None after that.
+    _starting: float | None = 0.0
+    # When the first epoch began, and what watching other threads has taken since.
+    _began: float = 0.0
+    _cost: float = 0.0
+
+    @property
+    def waited(self) -> float:
+        """All waits but the first of all, which a long training has once, too."""
+        return sum(each.waits for each in self.blocks) + sum(self.starts[1:])
+
+    @property
+    def stepped(self) -> float:
+        """All steps but the first, which a long training has once, too."""
+        return sum(each.steps for each in self.blocks)
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """True if the next batch is the first of an epoch."""
+        return self._starting is not None
+
+    def note_start(self, seconds: float) -> None:
+        """Note that an epoch begins, `seconds` of whose first wait have passed."""
+        self._starting, self._resumed = seconds, None
+        self.end_watch()
+        began = time.perf_counter()
+        self._began = self._began or began
+        if self._cost <= MAX_COST_SHARE * (began - self._began):
+            self.watch = WaitWatch(MAX_COST_SHARE)
+            self.watch.__enter__()
+            self._cost += time.perf_counter() - began
+
+    def note_step(self, now: float, waited: float) -> float | None:
+        """Note that the loop asks for a batch, after `waited` seconds for all loaders; return its step, if any."""
+        if self._resumed is None:
+            return None
+        since, before = self._resumed
+        step, self._resumed = now - since - (waited - before), None
+        if self.batches > 1:  # the first step of all imports, allocates and compiles
+            self.blocks[-1].steps += step
+        return step
+
+    def note_batch(self, wait: float, now: float, waited: float, batch: Any) -> None:
+        """Note a batch that has come after `wait` seconds."""
+        if self.blocks[-1].count >= self._block_steps:
+            self._add_block()
+        block = self.blocks[-1]
+        if self._starting is None:
+            block.waits += wait
+        else:
+            self.starts.append(self._starting + wait)
+            self._starting = None
+            with contextlib.suppress(ValueError):  # a structure that etl does not know
+                self.batch_records = record_count(batch)
+        block.count += 1
+        self.batches += 1
+        self.wait, self._resumed = wait, (now, waited)
+
+    def note_end(self, wait: float) -> None:
+        """Note that the epoch has ended, after another wait."""
+        self.blocks[-1].waits += wait
+        self._starting = 0.0
+        self.end_watch()
+
+    def end_watch(self) -> None:
+        """Look no more at what other threads do in this epoch."""
+        began, watch, self.watch = time.perf_counter(), self.watch, None
+        if watch is not None:
+            watch.__exit__()
+            lost = watch.times()
+            if lost is not None:
+                self.lost.append(lost)
+            self._cost += time.perf_counter() - began
+
+    def _add_block(self) -> None:
+        if len(self.blocks) == MOST_BLOCKS:
+            pairs = zip(self.blocks[::2], self.blocks[1::2], strict=True)
+            self.blocks = [Block(a.waits + b.waits, a.steps + b.steps, a.count + b.count) for a, b in pairs]
+            self._block_steps *= 2
+        self.blocks.append(Block())
+
+
+class Activity(NamedTuple):
+    """The loop of a thread: the loader that it has last asked, and if it waits for it."""
+
+    times: LoopTimes
+    waits: bool
+
+
+class LoopClock:
+    """Times the loops of all threads. Of nested loaders only the outermost counts.
+
+    Parameters
+    ----------
+    before : callable
+        Called when a loop asks for a batch or begins an epoch: with its times, and the seconds of the step before.
+
+    Attributes
+    ----------
+    activities : dict of int to Activity
+        What each thread is doing that has a loop, by its identifier.
+    """
+
+    def __init__(self, before: Callable[[LoopTimes, float | None], None]) -> None:
+        self.activities: dict[int, Activity] = {}
+        self._before = before
+        self._thread = _ThreadState()
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if this thread waits for a batch already: what it asks now is a part of that."""
+        return self._thread.waits
+
+    def start(self, times: LoopTimes, begin: Callable[[], Any]) -> Any:
+        """Return `begin()`, which begins an epoch."""
+        if self.is_waiting:
+            return begin()
+        self._before(times, None)
+        began = self._begin(times)
+        try:
+            return begin()
+        finally:
+            times.note_start(self._end(times, began))
+
+    def take(self, times: LoopTimes, ask: Callable[[], Any]) -> Any:
+        """Return `ask()`, the next batch; a `StopIteration` ends the epoch."""
+        if self.is_waiting:
+            return ask()
+        self._before(times, times.note_step(time.perf_counter(), self._thread.waited))
+        if times.watch is not None:
+            times.watch.begin()
+        began = self._begin(times)
+        try:
+            batch = ask()
+        except BaseException as error:
+            wait = self._end(times, began)
+            if isinstance(error, StopIteration):
+                times.note_end(wait)
+            raise
+        wait = self._end(times, began)
+        if times.watch is not None:
+            times.watch.end()
+        times.note_batch(wait, began + wait, self._thread.waited, batch)
+        return batch
+
+    def _begin(self, times: LoopTimes) -> float:
+        self._thread.waits = True
+        self.activities[threading.get_ident()] = Activity(times, waits=True)
+        return time.perf_counter()
+
+    def _end(self, times: LoopTimes, began: float) -> float:
+        wait = time.perf_counter() - began
+        self.activities[threading.get_ident()] = Activity(times, waits=False)
+        self._thread.waits = False
+        self._thread.waited += wait
+        return wait
+
+
+class _ThreadState(threading.local):
+    waits = False
+    waited = 0.0

@@ -1,0 +1,113 @@
+"""`etl.watch`: a loader whose loop is timed, with a line now and then and a diagnosis at the end."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+from etl.runtime.resources import available_cpus
+from etl.training.listeners import Iteration, Performance, PerformanceListener
+from etl.watching.diagnosis import Diagnosis, diagnose
+from etl.watching.session import Session
+from etl.watching.times import LoopTimes
+
+
+class Watch:
+    """Wraps any iterable of batches and yields the same, while it times the loop over it.
+
+    Every attribute of the loader stays reachable, such as `dataset`, `sampler` and `state_dict`.
+
+    Parameters
+    ----------
+    loader : iterable of batches
+        A torch DataLoader, an iterator of etl, or any other iterable.
+    frequency : int, optional
+        Batches between two lines, which are those of `etl.PerformanceListener`; by default there are none.
+    output : callable
+        Called with each line.
+    on_report : callable, optional
+        Called with the `etl.Performance` of each line, for loggers.
+
+    Raises
+    ------
+    ValueError
+        If `frequency` is less than 1, or missing although there is `on_report`.
+
+    Examples
+    --------
+    >>> import etl
+    >>> loader = etl.watch([[1, 2], [3, 4]])
+    >>> for batch in loader:
+    ...     pass
+    >>> loader.summary().verdict
+    'cannot tell'
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        frequency: int | None = None,
+        *,
+        output: Callable[[str], None] = print,
+        on_report: Callable[[Performance], None] | None = None,
+    ) -> None:
+        self._loader = loader
+        lines = None
+        if frequency is None and on_report is not None:
+            raise ValueError("on_report is called with each line: give frequency, the batches between two of them")
+        if frequency is not None:
+            lines = _Lines(PerformanceListener(frequency, report_device=False, output=output, on_report=on_report))
+        self._session = Session() if lines is None else Session(lines.note)
+        self._session.start()
+        weakref.finalize(self, self._session.stop)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._session.is_here:  # in a worker process that has a copy
+            return iter(self._loader)
+        return self._session.epoch(self._loader)
+
+    def __len__(self) -> int:
+        loader: Any = self._loader
+        return len(loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_loader":  # while it is being copied
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a watched loader times the loop of this process; pickle the loader itself")
+
+    def summary(self) -> Diagnosis:
+        """Return whether the loop waits for data so far, why, and what to do."""
+        self._session.read()
+        times = self._session.times_of(self._loader)
+        return diagnose(times, available_cpus(), self._session.memory.notes)
+
+
+class _Lines:
+    """Tells a listener of `etl.fit` each step. It does not refer to the `Watch`, which ends with its last reference."""
+
+    def __init__(self, listener: PerformanceListener) -> None:
+        self._listener = listener
+        self._number = 0
+        listener.fit_started()
+
+    def note(self, times: LoopTimes, step: float | None) -> None:
+        if step is not None:
+            epoch, wait = len(times.starts) - 1, times.wait
+            done = Iteration(self._number, epoch, times.batch_records, wait, step, wait + step, None, "")
+            self._listener.iteration_done(done)
+            self._number += 1
+
+
+def watch(
+    loader: Iterable[Any],
+    frequency: int | None = None,
+    *,
+    output: Callable[[str], None] = print,
+    on_report: Callable[[Performance], None] | None = None,
+) -> Watch:
+    """Return `loader` with its loop timed; see `Watch`."""
+    return Watch(loader, frequency, output=output, on_report=on_report)

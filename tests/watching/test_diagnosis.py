@@ -1,0 +1,172 @@
+"""Times of loops with a known cause: the verdict, the cause, and a gain that never exceeds the wait."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.measuring.waiting import WaitTimes
+from etl.watching.diagnosis import Diagnosis, diagnose
+from etl.watching.times import Block, Fetch, LoopTimes, Place
+
+CPUS = 4
+PLACE = Place("/home/user/data.py", 7, "Records.__getitem__")
+
+
+def loop(
+    wait: float, step: float, *, batches: int = 60, settings: Mapping[str, Any] | None = None, **more: Any
+) -> LoopTimes:
+    """Return an epoch of equal batches of 10 records."""
+    blocks = [Block(wait, step, 1) for _ in range(batches)]
+    times = LoopTimes("DataLoader of Records", settings or {}, [wait], blocks, batches, 10, **more)
+    times.loading[PLACE] = 20
+    return times
+
+
+def fetches(seconds: float, used: float, queued: float = 0.0, count: int = 60) -> list[Fetch]:
+    return [Fetch(seconds, used, queued, 10)] * count
+
+
+def test_a_loop_without_waits_computes() -> None:
+    found = diagnose(loop(0.001, 0.1), CPUS)
+    assert (found.verdict, found.cause, found.gain) == ("computes", "", None)
+    assert found.describe("train.py") == (
+        "train.py does not wait for data: 1% of the time (95% interval 1% to 1%); 1.00 ms for each batch, 100 ms of "
+        "training."
+    )
+
+
+def test_few_batches_tell_nothing() -> None:
+    found = diagnose(loop(0.1, 0.1, batches=4), CPUS)
+    assert found.verdict == "cannot tell"
+    assert "4 batches are too few" in found.describe("train.py")
+
+
+def test_noisy_waits_around_the_limit_tell_nothing() -> None:
+    times = loop(0.0, 0.1)
+    times.blocks = [Block(0.13 if number % 10 == 0 else 0.0, 0.1, 1) for number in range(60)]
+    assert diagnose(times, CPUS).verdict == "cannot tell"
+
+
+def test_loading_in_the_training_process_needs_workers() -> None:
+    times = loop(0.031, 0.001, settings={"num_workers": 0}, fetches=fetches(0.031, 0.031), loads_here=20)
+    found = diagnose(times, cpus=2)
+    assert (found.verdict, found.cause) == ("waits", "too few workers")
+    assert found.why == (
+        "Records.__getitem__ (data.py:7) takes 3.10 ms a record in the training process: num_workers is 0"
+    )
+    assert found.remedy == "num_workers=2, persistent_workers=True"
+    assert found.gain == pytest.approx(2.0, abs=0.01)  # loading and compute share two CPUs
+    lines = found.describe("train.py").splitlines()
+    assert lines[0].startswith("train.py waits for data 97% of the time")
+    assert lines[2].endswith("; at best 2.0 times as fast here.")
+
+
+@pytest.mark.parametrize(
+    ("workers", "used", "queued", "cause"),
+    [
+        (2, 0.09, 0.0, "too few workers"),
+        (4, 0.09, 0.0, "Python code"),
+        (4, 0.05, 0.05, "Python code"),  # as many workers as CPUs, which they wait for
+        (2, 0.01, 0.0, "storage"),
+        (4, 0.01, 0.0, "storage"),
+    ],
+)
+def test_workers_are_too_few_or_wait_or_are_slow(workers: int, used: float, queued: float, cause: str) -> None:
+    times = loop(0.05, 0.01, settings={"num_workers": workers}, fetches=fetches(0.1, used, queued))
+    found = diagnose(times, CPUS)
+    assert found.cause == cause
+    assert "Records.__getitem__ (data.py:7)" in found.why
+    if cause == "too few workers":
+        assert found.remedy == "num_workers=4"
+    if cause == "storage":
+        assert "90% of it waiting" in found.why
+
+
+def test_starts_of_epochs_are_told_from_the_first_one() -> None:
+    times = loop(0.001, 0.01, settings={"num_workers": 2, "persistent_workers": False})
+    assert diagnose(times, CPUS).verdict == "computes"
+    times.starts = [0.5] * 8
+    found = diagnose(times, CPUS)
+    assert (found.verdict, found.cause, found.remedy) == ("waits", "starts of epochs", "persistent_workers=True")
+    assert "a wait of 500 ms" in found.why
+
+
+def test_slow_records_are_told_from_slow_loading() -> None:
+    uneven = [Fetch(0.3 if number % 10 == 0 else 0.004, 0.001, 0.0, 10) for number in range(60)]
+    found = diagnose(loop(0.02, 0.01, settings={"num_workers": 2}, fetches=uneven), CPUS)
+    assert found.cause == "slow records"
+    assert found.why.startswith("one batch in 10 takes 300 ms, the others 4.00 ms")
+
+
+def test_copies_in_the_loop_count_as_waiting(tmp_path: Any) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("for batch in loader:\n    batch = batch.to(device)\n    model(batch)\n")
+    times = loop(0.001, 0.01, step_samples=100)
+    times.stepping.update({Place(str(script), 2, "<module>"): 60, Place(str(script), 3, "<module>"): 40})
+    found = diagnose(times, CPUS)
+    assert (found.verdict, found.cause) == ("waits", "copies")
+    assert found.why.startswith("<module> (train.py:2) copies")
+    assert found.gain == pytest.approx(0.011 / (0.011 - 0.006), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("lost", "cause"),
+    [
+        ([], "unknown"),
+        ([WaitTimes(1.0, 0.0, 1.0, 2, 0.0)], "unknown"),  # in turns, and no local disk: the kernel cannot tell
+        ([WaitTimes(1.0, 0.0, 0.05, 1, None)], "storage"),
+        ([WaitTimes(1.0, 0.0, 1.0, 1, None)], "too few workers"),
+        ([WaitTimes(1.0, 0.0, 4.0, 4, 0.0)], "Python code"),
+    ],
+)
+def test_what_other_threads_wait_for_is_unknown_where_the_kernel_cannot_tell(lost: Any, cause: str) -> None:
+    assert diagnose(loop(0.05, 0.01, lost=lost), CPUS).cause == cause
+
+
+def test_memory_that_runs_out_is_found_whatever_the_verdict() -> None:
+    left = [(float(second), int(8e9 - second * 50e6), int(second * 45e6)) for second in range(40)]
+    found = diagnose(loop(0.001, 0.1), CPUS, left)
+    assert (found.verdict, found.cause) == ("computes", "memory")
+    assert found.why.startswith("memory is used up by 3.00 GB a minute, and 6.05 GB are left: it runs out in 2.0 min")
+    steady = [(second, nbytes if second < 5 else left[5][1], used) for second, nbytes, used in left]
+    of_others = [(second, nbytes, 10**8) for second, nbytes, _ in left]
+    for other in (steady, of_others):
+        assert diagnose(loop(0.001, 0.1), CPUS, other).cause == ""
+
+
+seconds = st.floats(1e-5, 1.0)
+
+
+@given(
+    wait=seconds,
+    step=seconds,
+    fetch=seconds,
+    used=st.floats(0.0, 1.0),
+    workers=st.sampled_from([None, 0, 1, 2, 8]),
+    starts=st.lists(seconds, min_size=1, max_size=5),
+    here=st.booleans(),
+)
+def test_a_gain_never_exceeds_the_wait(
+    wait: float, step: float, fetch: float, used: float, workers: int | None, starts: list[float], here: bool
+) -> None:
+    settings = {} if workers is None else {"num_workers": workers}
+    times = loop(wait, step, settings=settings, fetches=fetches(fetch, used * fetch), loads_here=20 * here)
+    times.starts = starts
+    found = diagnose(times, CPUS)
+    assert 0 <= found.low <= found.share + 1e-9
+    assert found.share <= found.high + 1e-9 <= 1 + 2e-9
+    if found.gain is not None:
+        assert 1 <= found.gain <= 1 / (1 - found.share) * (1 + 1e-9)
+
+
+def test_a_diagnosis_comes_back_from_its_json_values() -> None:
+    found = diagnose(loop(0.05, 0.01), CPUS)
+    assert Diagnosis(**found.as_dict()) == found
+    assert np.isfinite([value for value in dataclasses.astuple(found) if isinstance(value, float)]).all()

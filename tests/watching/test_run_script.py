@@ -1,0 +1,201 @@
+"""`etl run` changes nothing of a script but what it is told to: output, exit, arguments, `__main__` and errors."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOOP = """
+import time
+from torch.utils.data import DataLoader
+
+def train(records=200):
+    for batch in DataLoader(range(records), batch_size=2):
+        time.sleep(0.001)
+"""
+REPORT = "does not wait for data"
+
+
+def start(script: Path, *arguments: str, options: tuple[str, ...] = (), **more: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "etl", "run", *options, script.name, *arguments]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=script.parent, **pipes, **more)
+
+
+def run(script: Path, *arguments: str, options: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    """Return exit code, output and errors."""
+    process = start(script, *arguments, options=options)
+    output, errors = process.communicate(timeout=120)
+    return process.returncode, output, errors
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "train.py"
+
+
+def test_output_arguments_and_main_are_those_of_python(script: Path) -> None:
+    script.write_text(
+        LOOP
+        + "import sys, pickle\n"
+        + "class Kept: pass\n"
+        + "train()\n"
+        + "print(sys.argv, __name__, __file__, sys.path[0], sys.modules['__main__'].Kept is Kept)\n"
+        + "print(type(pickle.loads(pickle.dumps(Kept()))) is Kept, __builtins__.__name__, __spec__)\n"
+    )
+    arguments = ("--epochs", "3", "-m", "--json=x")
+    plain = subprocess.run(
+        [sys.executable, script.name, *arguments], cwd=script.parent, capture_output=True, text=True, check=True
+    )
+    code, output, errors = run(script, *arguments)
+    assert (code, output) == (0, plain.stdout)
+    assert f"train.py {REPORT}" in errors
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("sys.exit(3)", 3), ("sys.exit('it is over')", 1), ("os._exit(4)", 4), ("raise ValueError('no\\nsense')", 1)],
+)
+def test_however_a_script_ends_it_exits_the_same_and_there_is_a_report(script: Path, end: str, code: int) -> None:
+    script.write_text(f"{LOOP}\nimport os, sys\ntrain()\n{end}\n")
+    plain = subprocess.run(
+        [sys.executable, script.name], cwd=script.parent, capture_output=True, text=True, check=False
+    )
+    found, output, errors = run(script)
+    assert (found, output) == (plain.returncode, plain.stdout) == (code, "")
+    assert f"train.py {REPORT}" in errors
+    assert all(line in errors.splitlines() for line in plain.stderr.splitlines())  # the same traceback
+    assert errors.count("Traceback") == plain.stderr.count("Traceback")
+    assert "etl/watching" not in errors
+
+
+def test_ctrl_c_ends_it_as_it_ends_python_and_there_is_a_report(script: Path) -> None:
+    script.write_text(f"{LOOP}\nprint('begins', flush=True)\ntrain(10**6)\n")
+    process = start(script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begins\n"
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors
+    assert f"train.py {REPORT}" in errors
+
+
+@pytest.mark.parametrize(("option", "batches"), [("--batches=30", 30), ("--epochs=2", 200), ("--seconds=0.2", None)])
+def test_a_limit_ends_it_early_and_well(script: Path, option: str, batches: int | None) -> None:
+    script.write_text(f"{LOOP}\nwhile True:\n    train()\n")
+    file = script.with_suffix(".json")
+    code, _, errors = run(script, options=(option, "--json", file.name))
+    assert code == 0, errors
+    ((found, *_),) = json.loads(file.read_text())["ranks"]
+    assert batches is None or found["batches"] == batches
+
+
+def test_a_module_runs_with_its_arguments(script: Path) -> None:
+    package = script.parent / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text(f"{LOOP}\nimport sys\ntrain()\nprint(sys.argv[1:], __spec__.name)\n")
+    code, output, errors = run(script.with_name("package.train"), "--fast", options=("-m",))
+    assert (code, output) == (0, "['--fast'] package.train\n"), errors
+    assert REPORT in errors
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("missing.py", (), "missing.py"),
+        ("missing", ("-m",), "there is no module 'missing'"),
+        ("train.py", ("--epochs=0",), "--epochs must be above 0, not 0"),
+    ],
+)
+def test_a_wrong_call_is_one_line(script: Path, name: str, options: tuple[str, ...], message: str) -> None:
+    script.touch()
+    code, output, errors = run(script.with_name(name), options=options)
+    assert (code, output) == (2, "")
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_syntax_error_is_shown_as_python_shows_it(script: Path) -> None:
+    script.write_text("for\n")
+    code, _, errors = run(script)
+    assert code == 1
+    assert "SyntaxError" in errors
+    assert "internal error" not in errors
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_every_start_method_report_and_the_users_function_is_called(script: Path, method: str) -> None:
+    script.write_text(
+        "import os, time\n"
+        "import numpy as np\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Records(Dataset):\n"
+        "    def __len__(self):\n"
+        "        return 240\n"
+        "    def __getitem__(self, index):\n"
+        "        assert greeted\n"
+        "        np.sort(np.random.default_rng(index).random(500_000))\n"
+        "        return index\n"
+        "greeted = []\n"
+        "def greet(number):\n"
+        "    greeted.append(number)\n"
+        "if __name__ == '__main__':\n"
+        f"    method = {method!r}\n"
+        "    loader = DataLoader(Records(), 4, num_workers=1, worker_init_fn=greet, multiprocessing_context=method)\n"
+        "    assert sum(len(batch) for batch in loader) == 240\n"
+        "    assert loader.worker_init_fn is greet\n"
+    )
+    code, _, errors = run(script)
+    assert code == 0, errors
+    assert "__getitem__ (train.py:9) takes" in errors
+
+
+def test_a_script_that_forks_replaces_iter_or_has_no_loop_is_told_so(script: Path) -> None:
+    script.write_text(
+        f"{LOOP}\n"
+        "import os\n"
+        "def iterate(self):\n"
+        "    return self._get_iterator()\n"
+        "DataLoader.__iter__ = iterate\n"
+        "child = os.fork()\n"
+        "train()\n"
+        "if child:\n"
+        "    os.waitpid(child, 0)\n"
+    )
+    code, _, errors = run(script)
+    assert code == 0, errors
+    assert errors.count(REPORT) == 1  # the child's loop is not watched
+    script.write_text("print('no loop')\n")
+    code, output, errors = run(script)
+    assert (code, output) == (0, "no loop\n")
+    assert "train.py: no loop over a torch DataLoader or an iterator of etl was seen." in errors
+
+
+def test_loops_over_iterators_of_etl_are_found_once(script: Path) -> None:
+    script.write_text(
+        "import time\n"
+        "import numpy as np\n"
+        "import etl\n"
+        "records = [{'features': np.zeros(4, np.float32), 'label': number % 2} for number in range(400)]\n"
+        "for batch in etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 4)):\n"
+        "    time.sleep(0.01)\n"
+    )
+    code, _, errors = run(script)
+    assert code == 0, errors
+    assert errors.count(REPORT) == 1
+
+
+def test_nothing_is_imported_that_the_script_may_have_to_prepare(script: Path) -> None:
+    script.write_text("import sys\nprint({'torch', 'etl.iterators'} & sys.modules.keys())\n")
+    _, output, _ = run(script)
+    assert output == "set()\n"

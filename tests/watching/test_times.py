@@ -1,0 +1,108 @@
+"""The clock of loops: what is a wait, a step and the start of an epoch, for one loader, nested ones and several."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from etl.watching import times as watched
+from etl.watching.session import Session
+
+WAIT, STEP = 0.01, 0.02
+
+
+class Slow:
+    """Batches that take `WAIT` each; the first one of an epoch three times as long."""
+
+    def __init__(self, batches: int = 4) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for number in range(self._batches):
+            time.sleep(3 * WAIT if number == 0 else WAIT)
+            yield [number] * 5
+
+
+def test_waits_steps_and_starts_are_told_apart() -> None:
+    session, loader = Session(), Slow()
+    for _ in range(3):
+        for _ in session.epoch(loader):
+            time.sleep(STEP)
+        time.sleep(5 * STEP)  # between epochs, which is neither
+    (found,) = session.loops
+    assert (found.name, found.batches, found.batch_records) == ("Slow", 12, 5)
+    assert len(found.starts) == 3
+    assert all(3 * WAIT <= each < 3 * WAIT + STEP for each in found.starts)
+    assert 11 * STEP <= found.stepped < 13 * STEP
+    assert 9 * WAIT + 2 * 3 * WAIT <= found.waited < 22 * WAIT  # not the very first one
+
+
+def test_of_nested_loaders_the_outermost_counts() -> None:
+    session, inner = Session(), Slow()
+
+    class Outer:
+        def __iter__(self) -> Iterator[list[int]]:
+            yield from session.epoch(inner)
+
+    for _ in session.epoch(Outer()):
+        pass
+    (found,) = (each for each in session.loops if each.batches)
+    assert found.name == "Outer"
+
+
+def test_two_loaders_at_once_share_no_second() -> None:
+    session = Session()
+    began = time.perf_counter()
+    for _ in zip(session.epoch(Slow()), session.epoch(Slow()), strict=True):
+        time.sleep(STEP)
+    took = time.perf_counter() - began
+    first, second = session.loops
+    assert first.batches == second.batches == 4
+    for each in (first, second):
+        assert each.stepped == pytest.approx(3 * STEP, rel=0.3)
+        assert sum(each.starts) + each.waited + each.stepped < took - 3 * WAIT
+
+
+def test_a_loop_that_is_left_has_no_step_until_the_next_epoch() -> None:
+    session, loader = Session(), Slow()
+    for _ in session.epoch(loader):
+        break
+    time.sleep(5 * STEP)
+    for _ in session.epoch(loader):
+        pass
+    (found,) = session.loops
+    assert (found.batches, len(found.starts)) == (5, 2)
+    assert found.stepped < STEP
+
+
+def test_an_error_of_the_loader_is_raised_and_ends_the_wait() -> None:
+    session = Session()
+
+    def failing() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        for _ in session.epoch(failing()):
+            pass
+    assert not session.clock.is_waiting
+    assert session.loops[0].batches == 1
+
+
+def test_a_long_loop_keeps_few_blocks_and_all_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "MOST_BLOCKS", 8)
+    moments = itertools.count()
+    found = watched.LoopTimes("loader", {})
+    found.note_start(0.0)
+    for _ in range(1000):
+        now = float(next(moments))
+        found.note_step(now, 0.0)
+        found.note_batch(0.25, now, 0.0, [1])
+    assert len(found.blocks) <= 8
+    assert sum(each.count for each in found.blocks) == found.batches == 1000
+    assert found.stepped == 998
+    assert found.waited == 999 * 0.25
+    assert found.starts == [0.25]

@@ -1,0 +1,100 @@
+"""`etl.watch`: the same batches and attributes, lines as those of `PerformanceListener`, and a summary."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+import time
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import etl
+from etl.training.listeners import Performance
+
+DATA = TensorDataset(torch.arange(40))
+
+
+def test_batches_length_and_attributes_are_those_of_the_loader() -> None:
+    loader = DataLoader(DATA, batch_size=8)
+    watched = etl.watch(loader)
+    assert [batch[0].tolist() for batch in watched] == [batch[0].tolist() for batch in loader]
+    assert len(watched) == 5
+    assert watched.dataset is DATA
+    assert watched.sampler is loader.sampler
+    with pytest.raises(AttributeError, match="no_such"):
+        _ = watched.no_such
+    iterator = etl.RawIterator([{"features": 1.0}] * 6, etl.Pipeline([]), 2)
+    assert etl.watch(iterator).state_dict() == iterator.state_dict()
+
+
+def test_lines_and_reports_are_those_of_the_listener() -> None:
+    lines: list[str] = []
+    reports: list[Performance] = []
+    for _ in etl.watch(DataLoader(DATA, batch_size=8), 2, output=lines.append, on_report=reports.append):
+        time.sleep(0.01)
+    assert [each.iteration for each in reports] == [0, 2, 4]
+    assert all(each.compute_seconds >= 0.01 for each in reports)
+    assert len(lines) == 3
+    assert lines[1].startswith("ETL: ")
+    assert "iteration 2; iteration time: " in lines[1]
+    with pytest.raises(ValueError, match="frequency must be a whole number of at least 1, not 0"):
+        etl.watch(DATA, 0)
+
+
+def test_a_summary_says_what_the_loop_waits_for() -> None:
+    class Slow(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 60
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.004)
+            return index
+
+    watched = etl.watch(DataLoader(Slow(), batch_size=2))
+    assert watched.summary().verdict == "cannot tell"
+    for _ in watched:
+        pass
+    found = watched.summary()
+    assert (found.verdict, found.cause) == ("waits", "too few workers")
+    assert "Slow.__getitem__ (test_watch.py:" in found.why
+
+
+def test_worker_processes_report() -> None:
+    watched = etl.watch(DataLoader(DATA, batch_size=1, num_workers=1))
+    for _ in range(2):
+        assert len(list(watched)) == 40
+    assert watched.summary().batches == 80
+    assert watched.worker_init_fn is None
+
+
+def test_fit_takes_a_watched_iterator() -> None:
+    records = [{"features": torch.rand(4).numpy(), "label": number % 2} for number in range(24)]
+    watched = etl.watch(etl.RawIterator(records, etl.Pipeline([]), 4))
+    etl.fit(torch.nn.Linear(4, 2), watched, epochs=2, backend="cpu")
+    assert watched.summary().batches == 12
+
+
+def test_the_thread_ends_with_the_last_reference() -> None:
+    watched = etl.watch(DATA, 1, output=lambda _: None)
+    alive = weakref.ref(watched)
+    assert any(each.name == "etl-watch" for each in threading.enumerate())
+    del watched
+    gc.collect()
+    assert alive() is None
+    until = time.monotonic() + 5
+    while any(each.name == "etl-watch" for each in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_any_iterable_can_be_watched_and_what_is_none_is_refused() -> None:
+    assert list(etl.watch([[1], [2]])) == [[1], [2]]
+    with pytest.raises(TypeError, match="int"):
+        iter(etl.watch(3))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(etl.watch(DATA))
