@@ -6,8 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from etl.watching.stacks import BOUNDARIES, FetchTimer, MemoryWatch, Sampler, WorkerReports, note_places
@@ -36,7 +35,7 @@ class Session:
         self.reports = WorkerReports()
         self._times: dict[Any, LoopTimes] = {}
         self._timers: dict[int, FetchTimer] = {}
-        self._sampler = Sampler(self._look)
+        self._sampler = Sampler(lambda frames: note_places(self.clock.activities, frames), self.memory.look)
         self._owner = os.getpid()
         self._began: float | None = None
 
@@ -109,10 +108,6 @@ class Session:
         times = self.times_of(loader)
         with self.reports.of(loader, times):
             return _Epoch(self, times, lambda: iterate(loader))
-
-    def _look(self, frames: Mapping[int, FrameType]) -> None:
-        note_places(self.clock.activities, frames)
-        self.memory.look()
 
 
 class _Epoch(Iterator[Any]):

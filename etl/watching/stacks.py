@@ -7,6 +7,7 @@ timed if they are short. Worker processes import this module, which needs only t
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import random
 import shutil
@@ -20,8 +21,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
-
-import psutil
 
 from etl.measuring.waiting import Task
 from etl.runtime.resources import available_nbytes
@@ -75,10 +74,14 @@ class Sampler:
     ----------
     look : callable
         Called with the frame of each thread, by its identifier.
+    look_further : callable
+        Called after that; it limits its own cost.
     """
 
-    def __init__(self, look: Callable[[Mapping[int, FrameType]], None]) -> None:
-        self._look = look
+    def __init__(
+        self, look: Callable[[Mapping[int, FrameType]], None], look_further: Callable[[], None] = lambda: None
+    ) -> None:
+        self._look, self._look_further = look, look_further
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="etl-watch", daemon=True)
 
@@ -99,6 +102,7 @@ class Sampler:
             self._look(frames)
             del frames
             pause = max(INTERVAL_SECONDS, (time.thread_time() - began) / MAX_COST_SHARE)
+            self._look_further()
 
 
 def note_places(activities: Mapping[int, Activity], frames: Mapping[int, FrameType]) -> None:
@@ -123,7 +127,6 @@ class MemoryWatch:
 
     def __init__(self) -> None:
         self.notes: list[tuple[float, int, int]] = []
-        self._process = psutil.Process()
         self._next = 0.0
 
     def look(self) -> None:
@@ -131,15 +134,25 @@ class MemoryWatch:
         now = time.monotonic()
         if now < self._next:
             return
-        used = 0
-        for each in (self._process, *self._process.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):  # it has ended
-                used += each.memory_info().rss
-        self.notes.append((now, available_nbytes(), used))
+        self.notes.append((now, available_nbytes(), sum(map(_resident_pages, _family())) * mmap.PAGESIZE))
         if len(self.notes) > 600:
             del self.notes[1:-1:2]
         took = time.monotonic() - now
-        self._next = now + max(0.5, took / MAX_COST_SHARE)
+        self._next = now + min(2.0, max(0.5, took / MAX_COST_SHARE))  # the first look takes longest
+
+
+def _family() -> Iterator[str]:
+    """Yield the processes whose memory counts: this one, and those that its threads have started."""
+    yield "self"
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended, or this kernel does not tell
+            yield from (task / "children").read_text().split()
+
+
+def _resident_pages(process: str) -> int:
+    with contextlib.suppress(OSError):  # it has ended
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return 0
 
 
 class FetchTimer:

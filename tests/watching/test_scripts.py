@@ -18,7 +18,7 @@ CAUSES = {
     "copies": ("waits", "copies"),
     "epoch_starts": ("waits", "starts of epochs"),
     "slow_records": ("waits", "slow records"),
-    "memory": ("computes", "memory"),
+    "memory": ("waits", "memory"),  # it allocates, which is a part of loading
     "computes": ("computes", ""),
     "loads_ahead": ("computes", ""),
 }

@@ -8,14 +8,14 @@ from torch.utils.data import DataLoader, Dataset
 
 class Records(Dataset):
     def __len__(self):
-        return 2400
+        return 1600
 
     def __getitem__(self, index):
-        time.sleep(0.0005)
-        return torch.rand(64)
+        time.sleep(0.0001)
+        return torch.rand(2048)
 
 
 if __name__ == "__main__":
-    model = torch.nn.Sequential(torch.nn.Linear(64, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 2048))
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(3)))
     for features in DataLoader(Records(), batch_size=8, num_workers=2):
         model(features).sum().backward()
