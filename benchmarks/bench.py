@@ -66,12 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for suite in SUITES[options.profile]:
             begun = time.time()
             command = [*measure, "--bench", rf"^{suite}\b", options.commits]
-            code = watch(command, f"asv starts with {suite}", Progress(JOURNALS), console)
+            code = show_progress_of(command, f"asv starts with {suite}", Progress(JOURNALS), console)
             if code not in (0, SOME_FAILED):
                 return code
             codes.add(code)
             remove_ended(JOURNALS, begun)  # asv has kept the results
-        published = watch([*asv, "publish"], "publishing", lambda: None, console)
+        published = show_progress_of([*asv, "publish"], "publishing", lambda: None, console)
     except KeyboardInterrupt:
         say("Interrupted: the next call goes on after the last complete round, or suite without rounds.", console)
         return INTERRUPTED
@@ -127,7 +127,7 @@ def walls(samples: Mapping[Cell, Mapping[int, CellMetrics]]) -> str:
     return ", ".join(f"{medians[name] * 1e3:,.0f} ms with {name}" for name in ordered)
 
 
-def watch(command: Sequence[str], doing: str, progress: Callable[[], str | None], console: Console) -> int:
+def show_progress_of(command: Sequence[str], doing: str, progress: Callable[[], str | None], console: Console) -> int:
     """Run a command, print its lines, and what it does meanwhile; return its exit code.
 
     Parameters

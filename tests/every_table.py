@@ -26,6 +26,7 @@ from benchmarks.publish import history_table as publish_table
 from benchmarks.settings import settings_table as settings_table
 from benchmarks.settings.settings_turns import SettingPairs
 from benchmarks.studies import gc_pauses, power, scale, what_if
+from benchmarks.studies.study import print_lines
 from benchmarks.verdict import Verdict
 from benchmarks.write_sample import Photographs
 from etl.commands import main
@@ -146,8 +147,9 @@ def show_formats() -> None:
 
 
 def show_collections() -> None:
-    gc_pauses.pause = lambda shape, objects: {"seconds": [0.0123], "frozen": [1e-5]}
-    gc_pauses.main([])
+    pauses = gc_pauses.Pauses([0.0123], [1e-5], 10_000)
+    found = {(count, shape): pauses for count in gc_pauses.COUNTS for shape in gc_pauses.SHAPES}
+    print_lines("A full collection, ms", gc_pauses.lines_of(found), wide_console())
 
 
 def show_what_if() -> None:

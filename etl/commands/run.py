@@ -1,4 +1,4 @@
-"""`etl run SCRIPT`: run a training script unchanged, and say whether it waits for data, why, and what to do."""
+"""`etl run SCRIPT`: run a training script, and say whether it waits for data, why, and what to do."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a running loop waits for: its times by loader, where the time went, and the one change to make."""
+"""The waits of a running loop: its times by loader, where they went, and the one change to make."""

@@ -1,4 +1,4 @@
-"""What a loop's times mean: whether it waits for data, why, and the one change to make."""
+"""The meaning of a loop's times: whether it waits for data, why, and the one change to make."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COPIES = re.compile(r"\.(to|cuda|pin_memory)\(|\bdevice_put\(|\.(float|half|doub
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a loop's times mean.
+    """The meaning of a loop's times.
 
     Attributes
     ----------

@@ -96,7 +96,7 @@ def test_the_journal_of_a_later_suite_outlives_the_suites_before_it(
         seen.append(len(list(folder.iterdir())))
         return 0
 
-    monkeypatch.setattr(bench, "watch", watch)
+    monkeypatch.setattr(bench, "show_progress_of", watch)
     monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
     assert bench.main(["--profile", "full"]) == 0
     assert seen == [1] * (len(bench.SUITES["full"]) + 1)  # and asv publish
@@ -167,7 +167,7 @@ def test_a_step_is_named_before_its_line_ends_and_while_it_is_silent(monkeypatch
         "sys.stdout.write('· Creating environments'); sys.stdout.flush(); time.sleep(1); sys.exit(3)"
     )
     console = Console(file=printed, width=200)
-    assert bench.watch([sys.executable, "-c", program], "asv starts", lambda: None, console) == 3
+    assert bench.show_progress_of([sys.executable, "-c", program], "asv starts", lambda: None, console) == 3
     lines = printed.getvalue().splitlines()
     assert lines[:2] == ["[50.00%] ·· Installing into asv's environment", "===== table"]
     assert lines[2] == "Creating environments: 0 s"
@@ -214,7 +214,7 @@ def test_an_interruption_ends_the_command_too(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr(bench, "LOOK_SECONDS", 0.5)
     with pytest.raises(KeyboardInterrupt):
-        bench.watch([sys.executable, "-c", program], "starting", progress, Console(file=io.StringIO()))
+        bench.show_progress_of([sys.executable, "-c", program], "starting", progress, Console(file=io.StringIO()))
     assert ended.exists()
 
 
@@ -224,7 +224,7 @@ def test_what_interrupted_says_how_to_go_on(
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "watch", interrupted)
+    monkeypatch.setattr(bench, "show_progress_of", interrupted)
     monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: None)
     assert bench.main([]) == bench.INTERRUPTED
     assert "goes on after the last complete round" in capsys.readouterr().out

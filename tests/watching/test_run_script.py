@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 def train(records=200):
     for batch in DataLoader(range(records), batch_size=2):
-        time.sleep(0.001)
+        time.sleep(0.005)
 """
 REPORT = "does not wait for data"
 
