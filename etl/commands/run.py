@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 
 from etl.commands.output import output_path, save_json
 
-ONLY_SHOWS = True
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from etl.doctor.check import Trial
@@ -99,31 +100,32 @@ def time_steps(
         batches = setup.endless()
         in_force.callback(batches.close)  # type: ignore[attr-defined]
         largest: Any = None
-        if session is None:
-            session = Session()
-            in_force.callback(session.stop)
-        loop = session.times_of(setup.batches)
-        with session.reports.of(setup.batches, loop):
+        loop = None if session is None else session.times_of(setup.batches)
+        with nullcontext() if session is None or loop is None else session.reports.of(setup.batches, loop):
             for _ in range(WARM_UP_BATCHES):
                 batch = next(batches)
                 step(batch)
                 largest = _larger(largest, batch)
-        session.clock.start(loop, lambda: None)
 
         def load() -> Any:
             batch = next(batches)
             touch(batch)  # as under the clock: a batch that is only mapped is not loaded yet
             return batch
 
+        take: Callable[[], Any] = load
+        if session is not None and loop is not None:
+            session.clock.start(loop, lambda: None)
+            take = partial(session.take, loop, load)
         with around():
             until = time.perf_counter() + seconds
             while len(times.etl) < count or time.perf_counter() < until:
                 faults = _minor_faults()
-                batch = session.take(loop, load)
+                asked = time.perf_counter()
+                batch = take()
                 loaded = time.perf_counter()
                 step(batch)
                 ended = time.perf_counter()
-                times.etl.append(loop.wait)
+                times.etl.append(loaded - asked)
                 times.compute.append(ended - loaded)
                 times.ended.append(ended)
                 times.records.append(record_count(batch))

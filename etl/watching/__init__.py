@@ -1,1 +1,1 @@
-"""The waits of a running loop: its times by loader, where they went, and the one change to make."""
+"""The waits of a running loop: its times by loader, their cause, and the one change to make."""

@@ -268,10 +268,7 @@ def _with_starts(times: LoopTimes) -> list[Block]:
     """Return at most 32 blocks of consecutive steps, with the starts of epochs, all but the first, spread over them."""
     steps = [each for each in times.blocks if each.count]
     size = max(1, math.ceil(len(steps) / 32))
-    joined = [
-        Block(sum(each.waits for each in part), sum(each.steps for each in part), sum(each.count for each in part))
-        for part in (steps[first : first + size] for first in range(0, len(steps), size))
-    ]
+    joined = [Block.joined(steps[first : first + size]) for first in range(0, len(steps), size)]
     starts = times.starts[1:]
     for number, seconds in enumerate(starts):
         joined[number * len(joined) // len(starts)].waits += seconds
@@ -279,7 +276,7 @@ def _with_starts(times: LoopTimes) -> list[Block]:
 
 
 def _copies(times: LoopTimes) -> tuple[float, Place | None]:
-    """Return the seconds of steps in which lines of the user copy batches, by samples, and the most frequent line."""
+    """Return the seconds of steps in which the user's lines copy batches, by samples, and the most frequent line."""
     found = Counter({place: count for place, count in times.stepping.items() if COPIES.search(_line(place))})
     return (times.stepped * sum(found.values()) / times.step_samples if found else 0.0), _top(found)
 

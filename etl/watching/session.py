@@ -73,7 +73,7 @@ class Session:
         key: Any = id(loader)
         if dataset is not loader:  # a script may make both for each epoch
             length = None
-            with contextlib.suppress(Exception):  # of the user's data set
+            with contextlib.suppress(Exception):  # a user's data set may raise anything
                 length = len(dataset)
             key = type(dataset), length, type(getattr(loader, "sampler", None)), tuple(settings.values())
         times = self._times.get(key)
@@ -94,7 +94,7 @@ class Session:
             timer = self._timers[threading.get_ident()] = FetchTimer()
 
         def load() -> Any:
-            batch, fetch = timer.take(ask, times.batch_records)
+            batch, fetch = timer.take(ask)
             if fetch is not None:
                 times.fetches.append(fetch)
             return batch

@@ -106,7 +106,7 @@ class Sampler:
 
 
 def note_places(activities: Mapping[int, Activity], frames: Mapping[int, FrameType]) -> None:
-    """Note where each loop is or, while it waits, where that is loaded: in its thread or in others."""
+    """Note the line of each loop or, while it waits, the lines that load: in its thread or in others."""
     for thread, (times, waits) in list(activities.items()):
         frame = frames.get(thread)
         place = find_place(frame)
@@ -164,7 +164,7 @@ class FetchTimer:
             self._task = Task(f"{os.getpid()}/task/{threading.get_native_id()}")
         self._began, self._cost = time.perf_counter(), 0.0
 
-    def take(self, fetch: Callable[[], Any], records: int) -> tuple[Any, Fetch | None]:
+    def take(self, fetch: Callable[[], Any]) -> tuple[Any, Fetch | None]:
         """Return `fetch()` and its times; None instead of these if they would cost too much."""
         asked = time.perf_counter()
         if self._task is None or self._cost > MAX_COST_SHARE * (asked - self._began):
@@ -176,7 +176,7 @@ class FetchTimer:
         ended, used = time.perf_counter(), time.thread_time() - used
         self._task.end()
         self._cost += began - asked + time.perf_counter() - ended
-        return batch, Fetch(ended - began, used, self._task.queued, records)
+        return batch, Fetch(ended - began, used, self._task.queued)
 
 
 class WorkerReports:
@@ -214,8 +214,7 @@ class WorkerReports:
                     self._read[path] = file.tell()
                     kind, *fields = line.rstrip("\n").split("\t")
                     if kind == "fetch":
-                        seconds, used, queued = map(float, fields[:3])
-                        times.fetches.append(Fetch(seconds, used, queued, int(fields[3])))
+                        times.fetches.append(Fetch._make(map(float, fields)))
                     else:
                         times.loading[Place(fields[0], int(fields[1]), fields[2])] += 1
 
@@ -248,8 +247,7 @@ def report_worker(prefix: str, of_user: Callable[[int], Any] | None, number: int
 
 def _timed(fetch: Callable[..., Any], timer: FetchTimer, file: int) -> Callable[..., Any]:
     def timed(fetcher: Any, indices: Any) -> Any:
-        records = len(indices) if isinstance(indices, (list, tuple)) else 1
-        batch, times = timer.take(partial(fetch, fetcher, indices), records)
+        batch, times = timer.take(partial(fetch, fetcher, indices))
         if times is not None:
             _write(file, "fetch", *times)
         return batch

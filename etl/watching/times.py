@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,12 +30,11 @@ class Place(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """A batch that one thread has loaded: its seconds, those on a CPU, those ready for one, and its records."""
+    """A batch that one thread has loaded: its seconds, those on a CPU, and those ready for one."""
 
     seconds: float
     used: float
     queued: float
-    records: int
 
 
 @dataclass
@@ -45,6 +44,13 @@ class Block:
     waits: float = 0.0
     steps: float = 0.0
     count: int = 0
+
+    @classmethod
+    def joined(cls, parts: Sequence[Block]) -> Block:
+        """Return consecutive blocks as one."""
+        return cls(
+            sum(each.waits for each in parts), sum(each.steps for each in parts), sum(each.count for each in parts)
+        )
 
 
 @dataclass
@@ -174,8 +180,7 @@ class LoopTimes:
 
     def _add_block(self) -> None:
         if len(self.blocks) == MOST_BLOCKS:
-            pairs = zip(self.blocks[::2], self.blocks[1::2], strict=True)
-            self.blocks = [Block(a.waits + b.waits, a.steps + b.steps, a.count + b.count) for a, b in pairs]
+            self.blocks = [Block.joined(pair) for pair in zip(self.blocks[::2], self.blocks[1::2], strict=True)]
             self._block_steps *= 2
         self.blocks.append(Block())
 

@@ -16,7 +16,7 @@ from etl.watching.diagnosis import Diagnosis, diagnose
 from etl.watching.times import Block, Fetch, LoopTimes, Place
 
 CPUS = 4
-PLACE = Place("/home/user/data.py", 7, "Records.__getitem__")
+PLACE = Place("data.py", 7, "Records.__getitem__")
 
 
 def loop(
@@ -30,7 +30,7 @@ def loop(
 
 
 def fetches(seconds: float, used: float, queued: float = 0.0, count: int = 60) -> list[Fetch]:
-    return [Fetch(seconds, used, queued, 10)] * count
+    return [Fetch(seconds, used, queued)] * count
 
 
 def test_a_loop_without_waits_computes() -> None:
@@ -99,7 +99,7 @@ def test_starts_of_epochs_are_told_from_the_first_one() -> None:
 
 
 def test_slow_records_are_told_from_slow_loading() -> None:
-    uneven = [Fetch(0.3 if number % 10 == 0 else 0.004, 0.001, 0.0, 10) for number in range(60)]
+    uneven = [Fetch(0.3 if number % 10 == 0 else 0.004, 0.001, 0.0) for number in range(60)]
     found = diagnose(loop(0.02, 0.01, settings={"num_workers": 2}, fetches=uneven), CPUS)
     assert found.cause == "slow records"
     assert found.why.startswith("one batch in 10 takes 300 ms, the others 4.00 ms")
