@@ -28,7 +28,8 @@ class StageClock:
     records : int
         Records that were begun.
     until : float
-        Time of `time.perf_counter` at which the loader stops, after the record that it is loading.
+        Time of `time.perf_counter` at which the loader stops, after the record that it is loading. One record is always
+        loaded, since no rate follows from none.
     """
 
     def __init__(self, stages: tuple[str, ...]) -> None:
@@ -77,8 +78,8 @@ class StageClock:
 
     @property
     def cancelled(self) -> bool:
-        """True when the time is up."""
-        return time.perf_counter() >= self.until
+        """True when the time is up and a record was begun."""
+        return self.records > 0 and time.perf_counter() >= self.until
 
     @cancelled.setter
     def cancelled(self, cancelled: bool) -> None:
@@ -109,7 +110,7 @@ class RecordRun:
     def load(self, clock: StageClock, max_records: float = math.inf) -> None:
         """Load until `clock.until`, which another thread may change, or until `max_records` records are loaded."""
         arrays: dict[str, np.ndarray] = {}
-        while time.perf_counter() < clock.until and clock.records < max_records:
+        while True:
             # There is no lock, so two threads may load the same records, which takes as long as different ones.
             first, self._next = self._next, self._next + self._batch
             indices = np.take(self._order, range(first, first + self._batch), mode="wrap")
@@ -118,6 +119,8 @@ class RecordRun:
                 arrays = {name: np.empty((self._batch, *shape), dtype) for name, (shape, dtype) in fields.items()}
             self._loader.load(indices, 0, arrays, clock)
             clock.pause()
+            if time.perf_counter() >= clock.until or clock.records >= max_records:
+                return
 
 
 # Two chunks of a batch that the same thread loads with a shorter gap between them are drawn as one span.

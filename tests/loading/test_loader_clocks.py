@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import etl
-from etl.loading.loader_clocks import GAP_SECONDS, Span, StageClock, WatchedLoader
+from etl.loading.loader_clocks import GAP_SECONDS, RecordRun, Span, StageClock, WatchedLoader
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, READING, ThreadCursor
 from tests.sequences import NOTHING
@@ -197,7 +197,16 @@ def test_a_loader_is_stopped_when_the_time_is_up_and_not_before() -> None:
     clock = StageClock(("read",))
     assert not clock.cancelled
     clock.until = time.perf_counter()
+    assert not clock.cancelled  # no rate follows from no record
+    clock.record = 7
     assert clock.cancelled
+
+
+def test_a_run_whose_time_was_up_before_it_began_loads_one_record() -> None:
+    clock = StageClock(("read",))
+    with etl.RawIterator(Slow(), NOTHING, BATCH_SIZE) as raw:
+        RecordRun(raw.loader, BATCH_SIZE, BATCH_SIZE, seed=0).load_for(0.0, clock)
+    assert clock.records == 1
 
 
 def test_the_end_of_a_chunk_is_no_record() -> None:
