@@ -74,6 +74,7 @@ _MODULES = {
     "etl.training.request_queue": ("QueueFullError",),
     "etl.watching.watch": ("watch",),
 }
+__version__ = "0.1.0"
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [

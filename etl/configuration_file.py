@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,11 +13,6 @@ import tomli_w
 
 from etl.arguments import describe
 from presave.files import read_regular_file
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MAX_NBYTES = 1 << 20
 TABLES = ("data", "loader", "settings", "store", "result")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / ".asv" / "pythons"
-OLDEST = (3, 10)
+OLDEST = (3, 11)
 TESTED = ("presave", "sources", "stages", "loading", "kernels", "iterators", "runtime", "demonstration")
 PACKAGES = ("--editable", ".[fast,formats,demo]", "hypothesis", "jsonschema", "pytest", "pytest-xdist")
 

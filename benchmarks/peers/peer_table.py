@@ -24,6 +24,8 @@ TITLES = {
 }
 # Standard deviations of pixels below which images count as the same: float32 was rounded at another step.
 SAME = 0.0005
+# The README shows libraries from this fraction of this project's rate on.
+LISTED = 0.6
 HEADINGS = ("settings", "images/s", "of ours", "pairs", "CPU s per 1,000", "peak MB")
 
 
@@ -146,21 +148,28 @@ def render(path: Path) -> str:
 
 
 def summarise(path: Path) -> str:
-    """Return one table of all tasks, with the fastest row of each library, as Markdown."""
+    """Return one table of all tasks, with the fastest row of each library, as Markdown.
+
+    Libraries whose every row is slower than `LISTED` times this project's are only named.
+    """
     study = PeerStudy(path)
     best: dict[str, dict[str, str]] = {}
+    fastest: dict[str, float] = {}
     for task in TASKS:
         for each in sorted(study.rows(task), key=lambda each: -each.ratio.estimate):
             if each.row.peer != ROWS[0].peer:
                 library = each.row.name.partition(",")[0].removesuffix(" on the CPU")
                 best.setdefault(library, {}).setdefault(task, _bold_if_faster(each.ratio))
+                fastest[library] = max(each.ratio.estimate, fastest.get(library, 0.0))
             elif each.row.name in (AGAIN, SLOWED) and not each.is_tuned:
                 best.setdefault(each.row.name, {})[task] = _bold_if_faster(each.ratio)
             elif each.row.name == OURS:  # the tuned one is the last
                 best.setdefault(OURS, {})[task] = f"1: {each.cells[1]} images/s"
+    slow = [name for name in best if fastest.get(name, 1.0) < LISTED]
     lines = [("loader", *(TITLES[task] for task in TASKS))]
-    lines += [(name, *(cells.get(task, "") for task in TASKS)) for name, cells in best.items()]
-    return f"{study.describe()} Rates over this project's, with 95% intervals.\n\n{as_markdown(lines)}\n"
+    lines += [(name, *(cells.get(task, "") for task in TASKS)) for name, cells in best.items() if name not in slow]
+    named = f" Below {LISTED} in all columns: {', '.join(slow)}." if slow else ""
+    return f"{study.describe()} Rates over this project's, with 95% intervals.{named}\n\n{as_markdown(lines)}\n"
 
 
 def describe_images(measured: Measured) -> str:

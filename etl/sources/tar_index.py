@@ -254,8 +254,6 @@ def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
     last = "its beginning"
     try:
         with tarfile.open(fileobj=cast("BinaryIO", _BoundedFile(file)), mode="r:") as tar:
-            if tar.firstmember is None:  # type: ignore[attr-defined]  # empty: `next` of Python 3.10 would seek to -1
-                return
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all in memory
                 if member.size < 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -169,7 +168,6 @@ class Training:
         if self.ranks.is_alone:
             return
         where = f"{self.ranks}, while {self.progress.doing}"
-        if sys.version_info >= (3, 11):
-            error.add_note(f"raised by {where}")
+        error.add_note(f"raised by {where}")
         # torchrun reports the error that failed first.
         record_failure(error, where)

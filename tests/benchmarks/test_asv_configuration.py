@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import asv
@@ -60,7 +61,6 @@ def test_asv_makes_an_environment_with_these_versions(conf: Config, tmp_path: Pa
 
 
 def test_asv_has_every_dependency_of_the_package_and_of_the_benchmarks(conf: Config) -> None:
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     required = [*project["dependencies"], *extras["torch"], *extras["fast"], *extras["demo"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
@@ -178,7 +179,6 @@ def _luminance(colour: str) -> float:
 
 
 def test_an_installed_package_holds_the_template_its_style_and_the_schema() -> None:
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["etl"]
     files = [path for path in (ROOT / "etl/comparison").rglob("*") if path.is_file()]
     beside_code = {str(each.relative_to(ROOT / "etl")) for each in files if each.suffix not in {".py", ".pyc"}}

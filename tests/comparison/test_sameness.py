@@ -10,15 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial import cKDTree
 
 from etl.comparison.judge.sameness import (
+    MAX_CANDIDATES,
     MAX_CHECKED,
     Sameness,
+    assign_groups,
     compare_epochs,
     describe_layouts,
     displacement,
     find_partners,
     is_shuffled,
+    nearest_pairs,
 )
 from etl.comparison.request.epoch_content import EpochContent, Signatures
 from etl.measuring.arrays import digest_of, layout_of, record_digests
@@ -233,3 +238,38 @@ def test_a_loader_is_shuffled_if_records_move_by_a_batch_on_average() -> None:
 def test_lengths_that_vary_are_shown_as_a_star() -> None:
     assert describe_layouts([("float32", (3, -1)), ("int64", ())]) == "float32 (3, *), int64 ()"
     assert describe_layouts([]) == "empty"
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 6), st.floats(0.2, 1.0))
+def test_as_many_rows_as_possible_get_a_group_with_the_least_distance(
+    seed: int, rows: int, groups: int, density: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 4, groups)
+    lengths = rng.integers(0, 9, (rows, groups)) / 8.0
+    may = rng.random((rows, groups)) < density
+    row, group = np.nonzero(may)
+    found = assign_groups(row, group, lengths[may], sizes, rows)
+    assert all(found[each] < 0 or may[each, found[each]] for each in range(rows))
+    assert (np.bincount(found[found >= 0], minlength=groups) <= sizes).all()
+    # The oracle has a column for each place in a group, and pays more for a row that is left over than for all others.
+    left_over = 100.0
+    costs = np.repeat(np.where(may, lengths, left_over), sizes, axis=1)
+    costs = np.column_stack([costs, np.full((rows, rows), left_over)])
+    best = costs[linear_sum_assignment(costs)].sum()
+    assigned = np.flatnonzero(found >= 0)
+    mine = lengths[assigned, found[assigned]].sum() + left_over * (rows - len(assigned))
+    if len(assigned) == rows:
+        assert mine == pytest.approx(best)
+    assert len(assigned) == (costs[linear_sum_assignment(costs)] < left_over).sum()
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 80), st.floats(0.01, 2.0), st.sampled_from([0.0, 1e6]))
+def test_nearest_pairs_are_those_of_a_tree(seed: int, points: int, reach: float, far: float) -> None:
+    rng = np.random.default_rng(seed)
+    queries, given_points = rng.normal(size=(9, 3)) + far, rng.normal(size=(points, 3)) + far
+    count = min(MAX_CANDIDATES, points)
+    _, found = cKDTree(given_points).query(queries, k=range(1, count + 1), distance_upper_bound=reach)
+    expected = {(query, int(point)) for query, row in enumerate(found) for point in row if point < points}
+    assert expected <= set(zip(*(each.tolist() for each in nearest_pairs(queries, given_points, reach)), strict=True))

@@ -8,6 +8,8 @@ the two do different work and are not compared.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +45,7 @@ MAX_MEAN_DISTANCE = 0.035
 RIVAL_FACTOR = 2.0
 # Different records within the distance that are considered as partners of each record.
 MAX_CANDIDATES = 32
+DISTANCES_AT_ONCE = 1 << 22
 # In epochs of fewer batches, the order of shuffled records may be close to that of the source by chance.
 MIN_SHUFFLED_BATCHES = 6
 # Directions in which the reference varies most: distances along these alone are never longer, and find candidates fast.
@@ -290,25 +293,18 @@ def _scale_of(signatures: np.ndarray) -> np.ndarray:
 
 
 def _find_partners(epoch: _Scaled, reference: _Scaled) -> Partners:
-    from scipy.spatial import cKDTree  # here, because scipy takes long to import
-
     rows = _checked_rows(len(reference.points))
     groups = _group_equal(epoch.points)
     sizes = np.array([len(positions) for positions in groups])
     firsts = np.array([positions[0] for positions in groups])
-    near = cKDTree(epoch.shadows[firsts])
-    reach = RIVAL_FACTOR * MAX_DISTANCE * (1 + 1e-6)
-    count = min(MAX_CANDIDATES, len(firsts))
-    _, found = near.query(reference.shadows[rows], k=range(1, count + 1), distance_upper_bound=reach)
-    row, place = np.nonzero(found < len(firsts))  # others are too far away
-    group = found[row, place]
+    row, group = nearest_pairs(reference.shadows[rows], epoch.shadows[firsts], RIVAL_FACTOR * MAX_DISTANCE)
     distance = np.linalg.norm(reference.points[rows[row]] - epoch.points[firsts[group]], axis=1)
 
     within = distance <= MAX_DISTANCE
     edges = row[within], group[within], distance[within]
     partner_group = _nearest_groups(*edges, sizes, len(rows))
     if partner_group is None:
-        partner_group = _assigned_groups(*edges, sizes, len(rows))
+        partner_group = assign_groups(*edges, sizes, len(rows))
     alone = int((partner_group < 0).sum())
     if alone:
         return Partners(
@@ -338,6 +334,36 @@ def _find_partners(epoch: _Scaled, reference: _Scaled) -> Partners:
     )
 
 
+def nearest_pairs(queries: np.ndarray, points: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of a query and a point at most `reach` apart, for each query those with its nearest points.
+
+    Parameters
+    ----------
+    queries, points : float64 arrays of shape (n, dimensions)
+        At most `MAX_CANDIDATES` pairs are returned for each of the queries.
+
+    Returns
+    -------
+    two integer arrays of shape (pairs,)
+        Rows of `queries` and rows of `points`.
+    """
+    squares = np.square(points).sum(axis=1)
+    pairs = []
+    step = max(1, DISTANCES_AT_ONCE // len(points))
+    for first in range(0, len(queries), step):
+        some = queries[first : first + step]
+        lengths = np.square(some).sum(axis=1)[:, None]
+        # Differences of large squares are less exact than the squares of differences: leave room for their rounding.
+        slack = 16 * np.finfo(np.float64).eps * (lengths.max() + squares.max())
+        square = lengths + squares - 2 * some @ points.T
+        query, point = np.nonzero(square <= reach**2 + slack)
+        order = np.lexsort((square[query, point], query))
+        query, point = query[order], point[order]
+        rank = np.arange(len(query)) - np.searchsorted(query, query)
+        pairs.append((first + query[rank < MAX_CANDIDATES], point[rank < MAX_CANDIDATES]))
+    return np.concatenate([each for each, _ in pairs]), np.concatenate([each for _, each in pairs])
+
+
 def _nearest_groups(
     row: np.ndarray, group: np.ndarray, distance: np.ndarray, sizes: np.ndarray, rows: int
 ) -> np.ndarray | None:
@@ -349,27 +375,69 @@ def _nearest_groups(
     return nearest if (wanted <= sizes).all() else None
 
 
-def _assigned_groups(
+def assign_groups(
     row: np.ndarray, group: np.ndarray, distance: np.ndarray, sizes: np.ndarray, rows: int
 ) -> np.ndarray:
-    """Return the groups of the assignment with the smallest sum of distances; -1 for rows that are left over."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_bipartite_matching, min_weight_full_bipartite_matching
+    """Return a group for as many rows as possible, with the smallest sum of distances; -1 for rows left over.
 
-    # A column for each record of a group, but for no more than there are rows that want it.
-    copies = np.minimum(sizes, np.bincount(group, minlength=len(sizes)))
-    starts = np.cumsum(copies) - copies
-    times = copies[group]
-    copy = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-    # A weight of 0 is not an edge; adding the same to all does not change which assignment is best.
-    weights = np.repeat(distance, times) + 1.0
-    columns = np.repeat(starts[group], times) + copy
-    graph = csr_array((weights, (np.repeat(row, times), columns)), shape=(rows, int(copies.sum())))
-    column = maximum_bipartite_matching(graph, perm_type="column")
-    if (column >= 0).all():
-        column = min_weight_full_bipartite_matching(graph)[1]
-    groups_of_columns = np.repeat(np.arange(len(sizes)), copies)
-    return np.where(column >= 0, groups_of_columns[column], -1)
+    Each row in turn takes the shortest augmenting path, on which other rows may move on to another group. Potentials
+    keep the distances along it positive, as in the Hungarian algorithm (Jonker and Volgenant 1987,
+    doi:10.1007/BF02278710).
+
+    Parameters
+    ----------
+    row, group, distance : arrays of shape (n,)
+        Pairs that may be chosen.
+    sizes : integer array of shape (groups,)
+        Rows that each group can take.
+    rows : int
+        Number of rows.
+    """
+    edges: list[list[tuple[int, float]]] = [[] for _ in range(rows)]
+    for one, to, length in zip(row.tolist(), group.tolist(), distance.tolist(), strict=True):
+        edges[one].append((to, length))
+    taken = np.full(rows, -1)
+    takers: dict[int, list[int]] = defaultdict(list)
+    of_rows, of_groups = [0.0] * rows, [0.0] * len(sizes)  # potentials
+    for start in range(rows):
+        far, frontier = 0.0, [start]
+        from_start: dict[int, float] = {start: 0.0}
+        settled: dict[int, float] = {}
+        shortest: dict[int, tuple[float, int]] = {}
+        heap: list[tuple[float, int]] = []
+        end = -1
+        while end < 0:
+            for one in frontier:
+                from_start[one] = far
+                for to, length in edges[one]:
+                    total = far + length - of_rows[one] - of_groups[to]
+                    if to not in settled and total < shortest.get(to, (math.inf, -1))[0]:
+                        shortest[to] = total, one
+                        heapq.heappush(heap, (total, to))
+            while heap and heap[0][1] in settled:
+                heapq.heappop(heap)
+            if not heap:
+                break  # no group is left for one of these rows, nor will be
+            far, to = heapq.heappop(heap)
+            settled[to] = far
+            if len(takers[to]) < sizes[to]:
+                end = to
+            frontier = takers[to]
+        if end < 0:
+            continue
+        for one, length in from_start.items():
+            of_rows[one] += far - length
+        for to, length in settled.items():
+            of_groups[to] -= far - length
+        to, one = end, -1
+        while one != start:
+            one = shortest[to][1]
+            before, taken[one] = int(taken[one]), to
+            takers[to].append(one)
+            if one != start:
+                takers[before].remove(one)
+            to = before
+    return taken
 
 
 def _is_explained(epoch: _Scaled, rival: int, reference: _Scaled, checked: int, distance: float) -> bool:
