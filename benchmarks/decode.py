@@ -24,6 +24,7 @@ import etl
 from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
 from benchmarks.datasets import find_photographs
+from benchmarks.public_names import load_kernels
 from benchmarks.suite import (
     SEED,
     Operation,
@@ -84,8 +85,7 @@ def make_operations(photographs: Path, threads: int) -> dict[str, Operation]:
             lambda index: stage({"features": encoded[index]}), len(encoded), threads
         )
         operations[name] = make_epoch(source, name, threads)
-    if hasattr(etl, "load_kernels"):
-        etl.load_kernels()  # otherwise they load in the background, beside what is measured
+    load_kernels()
     for operation in operations.values():
         operation()
     return operations

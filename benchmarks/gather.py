@@ -26,6 +26,7 @@ import etl
 import presave
 from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
+from benchmarks.public_names import find_public, load_kernels
 from benchmarks.suite import SEED, Operation, TimedSuite, Timings, as_samples, attributes, explained, in_rounds, ratios
 
 PROFILE = chosen_profile()
@@ -122,8 +123,7 @@ def measure_operations(folder: Path, rows: int, rounds: int) -> Timings:
             for name, library in NEEDS.items()
             if name in presave.formats() and importlib.util.find_spec(library) is not None
         }
-        if hasattr(etl, "load_kernels"):
-            etl.load_kernels()  # otherwise they load in the background, beside what is measured
+        load_kernels()
         operations = {
             **_copying(images, stores),
             **_normalising(stores["npy"], stack.enter_context(ThreadPoolExecutor(THREADS))),
@@ -167,13 +167,14 @@ def _normalising(store: presave.Store, pool: ThreadPoolExecutor) -> dict[str, Op
             outs[0].fill(1)
 
     operations: dict[str, Operation] = {"fill": fill}
-    if not hasattr(etl, "gather_normalised"):
+    gather_normalised = find_public("gather_normalised")
+    if gather_normalised is None:
         return operations
     normalise = etl.stages.Normalise()
 
     def load(kernel: str, batches: Sequence[np.ndarray], out: np.ndarray) -> None:
         for indices in batches:
-            etl.gather_normalised(store, indices, normalise, out, kernel=kernel)
+            gather_normalised(store, indices, normalise, out, kernel=kernel)
 
     def load_in_threads(kernel: str) -> None:
         parts = [batches[thread::THREADS] for thread in range(THREADS)]

@@ -25,6 +25,7 @@ from benchmarks.console import print_table, wide_console
 from benchmarks.datasets import find_photographs
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.device import wait_until
+from benchmarks.public_names import load_kernels
 from benchmarks.suite import SEED, TimedSuite, Timings, as_samples, attributes, explained, spread
 
 PROFILE = chosen_profile()
@@ -262,8 +263,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     console, photographs = wide_console(), find_photographs(options.photographs)
-    if hasattr(etl, "load_kernels"):
-        etl.load_kernels()
+    load_kernels()
     table = Table(
         title=f"Overlap: {options.photographs // BATCH_SIZE} batches, {options.threads} workers, compute waits",
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.measuring.layout import draw_environment, import_in_drawn_order
 from benchmarks.measuring.processes import Server
+from benchmarks.public_names import load_kernels
 
 ROOT = Path(__file__).parents[1]
 ISOLATED_MAIN = Path(__file__).with_name("isolated_main.py")
@@ -57,20 +58,3 @@ def import_everything() -> None:
     import_in_drawn_order(name for name in LIBRARIES if importlib.util.find_spec(name) is not None)
     load_kernels()
     import torch._dynamo  # noqa: F401 - torch.optim imports it when the first optimizer is made
-
-
-def load_kernels() -> None:
-    """Load etl's compiled loops, if numba is installed, which takes half a second.
-
-    At commits without `etl.load_kernels` an empty function is compiled, since most of that time is numba's start-up.
-    """
-    import etl
-
-    if hasattr(etl, "load_kernels"):
-        etl.load_kernels()
-        return
-    try:
-        import numba
-    except ImportError:
-        return
-    numba.njit(nogil=True)(lambda: 0)()

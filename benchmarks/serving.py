@@ -31,6 +31,7 @@ from benchmarks.journal import Kind, read_results
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.statistics import MIN_ROUNDS, Interval, ratio_intervals
 from benchmarks.measuring.values import JsonValues
+from benchmarks.public_names import find_public
 from benchmarks.studies.study import (
     FOLDER,
     Plan,
@@ -72,7 +73,7 @@ class Resources:
     threads : int
         Compute threads.
     workers : int
-        Threads of `etl.ParallelInference`.
+        Threads of `etl.training.ParallelInference`.
     """
 
     threads: int
@@ -127,15 +128,15 @@ def model_per_thread(model: torch.nn.Module, _: Resources) -> Iterator[Connect]:
 
 @contextlib.contextmanager
 def sequential(model: torch.nn.Module, allowed: Resources) -> Iterator[Connect]:
-    """Serve with `etl.ParallelInference`, one request at a time for each worker."""
-    with etl.ParallelInference(model, allowed.workers, "sequential", backend="cpu") as server:
+    """Serve with `etl.training.ParallelInference`, one request at a time for each worker."""
+    with find_public("ParallelInference")(model, allowed.workers, "sequential", backend="cpu") as server:
         yield lambda: server.output
 
 
 @contextlib.contextmanager
 def batched(model: torch.nn.Module, allowed: Resources) -> Iterator[Connect]:
-    """Serve with `etl.ParallelInference`, in batches."""
-    with etl.ParallelInference(model, allowed.workers, "batched", backend="cpu") as server:
+    """Serve with `etl.training.ParallelInference`, in batches."""
+    with find_public("ParallelInference")(model, allowed.workers, "batched", backend="cpu") as server:
         yield lambda: server.output
 
 
@@ -289,7 +290,7 @@ def measure(
     model_name : str
         A key of `SHAPES`.
     workers : int
-        Threads of `etl.ParallelInference`.
+        Threads of `etl.training.ParallelInference`.
     shares : sequence of float
         Arrival rates, as shares of what one model behind a lock answers at most.
     """
@@ -300,7 +301,7 @@ def measure(
     check = AnswerCheck(model, shape)
     allowed = Resources(torch.get_num_threads(), workers)
     # Earlier commits have no `ParallelInference`.
-    names = [name for name in SERVERS if name in SERVERS_OF_TORCH or hasattr(etl, "ParallelInference")]
+    names = [name for name in SERVERS if name in SERVERS_OF_TORCH or find_public("ParallelInference")]
 
     @contextlib.contextmanager
     def serving(name: str) -> Iterator[Connect]:
@@ -343,7 +344,7 @@ if PROFILE.grid:  # not in profile "quick", whose suites are about loading
     @explained
     class Serving(Suite):
         """A convolutional network that 16 threads ask for one record at a time: behind a lock, one model for each
-        thread, and `etl.ParallelInference` with two workers, one request at a time or in batches.
+        thread, and `etl.training.ParallelInference` with two workers, one request at a time or in batches.
         """
 
         params = [list(SERVERS)]
@@ -383,7 +384,7 @@ def sentence(path: Path) -> str:
     """Return what a journal says about batches, in a sentence."""
     found = read_results(path, FOUND)
     ratios = [f"{describe_ratio(_ratios(each)['batched'], 2)} for {name}" for name, each in found.items()]
-    return f"Requests a second of `etl.ParallelInference` over those of one model behind a lock: {', '.join(ratios)}.\n"
+    return f"Requests a second of `ParallelInference` over those of one model behind a lock: {', '.join(ratios)}.\n"
 
 
 def lines_of(results: Mapping[str, Found]) -> list[tuple[str, ...]]:

@@ -39,6 +39,7 @@ from benchmarks.datasets import (
 from benchmarks.measuring.clock import Step
 from benchmarks.measuring.device import OneInFlight
 from benchmarks.measuring.values import JsonValues
+from benchmarks.public_names import find_public
 
 SEED = 0
 # Jobs that write a store.
@@ -275,7 +276,7 @@ def unsupported_reason(cell: Cell) -> str:
     """Return what the commit under test lacks for `cell`, or an empty string."""
     if cell.is_foreign and not hasattr(getattr(etl, "strategies", None), "open_loader"):
         return "user loaders cannot be opened at this commit"
-    if cell.workload != PHOTOGRAPHS and not all(hasattr(etl, name) for name in ("open_source", "Sequences", "Padding")):
+    if cell.workload != PHOTOGRAPHS and None in map(find_public, ("open_source", "Sequences", "Padding")):
         return "only photographs can be loaded in this way at this commit"
     if cell.is_presaved:
         reason = unsupported_store_reason(cell.presave_format, cell.presave_stage)
@@ -315,7 +316,7 @@ def make_iterator(cell: Cell, data: Data, wrap: Callable[[Any], Any] | None = No
     if cell.buffers == NEW:
         order["reuse"] = False
     if cell.workload == SEQUENCES:
-        order["padding"] = etl.Padding()
+        order["padding"] = find_public("Padding")()
     iterator: Any
     if cell.is_presaved:
         name = store_name(cell, data)

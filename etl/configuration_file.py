@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path

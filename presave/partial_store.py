@@ -39,7 +39,7 @@ from presave.manifest_file import MANIFEST_NAME, MAX_MANIFEST_NBYTES, partial_fo
 from presave.validate import parse_shard, whole_number
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 PLAN_NAME = "plan.json"
 IDENTITY_NAME = "identity.json"

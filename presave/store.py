@@ -21,7 +21,7 @@ from presave.shard_formats import find_format
 from presave.verification import verify as list_faults
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 UINT64 = np.dtype(np.uint64)
 

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-import etl
+from etl.sources import Record
 
 
 class Delay:
@@ -32,6 +32,6 @@ class SlowSource:
     def __len__(self) -> int:
         return self._records
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         self._delay()
         return {"features": np.zeros(4, np.float32), "label": index}

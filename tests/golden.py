@@ -16,6 +16,8 @@ import numpy as np
 import etl
 import presave
 from etl import stages
+from etl.iterators import BatchIterator
+from etl.loading import Padding
 from etl.stages.stage import describe_stage
 
 FOLDER = Path(__file__).parent / "golden_files"
@@ -85,16 +87,16 @@ def pixels() -> etl.Pipeline:
     return etl.Pipeline([stages.Resize(6, 8), stages.ChannelsFirst(), stages.Normalise()])
 
 
-def records(stops_at: int | None = None) -> etl.Records:
+def records(stops_at: int | None = None) -> etl.loading.Records:
     """Return what the golden store holds."""
     return etl.records(Squares(stops_at), pixels().until("resize"))
 
 
-def iterators(store: Path) -> dict[str, etl.BatchIterator]:
+def iterators(store: Path) -> dict[str, BatchIterator]:
     """Return iterators of every kind whose states can be saved."""
     raw = etl.RawIterator(Squares(), pixels(), batch_size=3, shuffle=True, seed=5)
     saved = etl.PresavedIterator(store, pixels().after("resize"), batch_size=3, shuffle=True, seed=5)
-    walks = etl.RawIterator(Walks(), etl.Pipeline([]), 3, shuffle=True, seed=7, padding=etl.Padding(), bucket_records=6)
+    walks = etl.RawIterator(Walks(), etl.Pipeline([]), 3, shuffle=True, seed=7, padding=Padding(), bucket_records=6)
     return {
         "raw": raw,
         "presaved": saved,

@@ -18,6 +18,7 @@ import etl
 import presave
 from etl.commands import main
 from etl.configuration import Configuration
+from etl.iterators import BatchIterator
 from etl.runtime.resources import available_cpus
 from tests.user_modules import user_module
 
@@ -211,7 +212,7 @@ def test_functions_of_a_script_cannot_be_named_in_a_file(folder: Path) -> None:
 def test_it_loads_what_an_iterator_made_by_hand_loads(strategy: str, settings: dict[str, Any], folder: Path) -> None:
     source = etl.ImageFolder("photos")
     pipeline = etl.image_pipeline(SIZE, settings.get("decoder", "pillow"))
-    expected: etl.BatchIterator = etl.RawIterator(source, pipeline, **ORDER)
+    expected: BatchIterator = etl.RawIterator(source, pipeline, **ORDER)
     store = None
     if "presaved" in strategy:
         store, stage = "photos.store", settings.get("stage", "resize")

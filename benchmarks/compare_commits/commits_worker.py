@@ -30,7 +30,7 @@ from benchmarks.measuring.layout import draw_gaps
 from benchmarks.measuring.same_work import DoneWork
 from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
 from benchmarks.measuring.turns import OpenedArm, seconds_of, settle_on
-from benchmarks.servers import load_kernels
+from benchmarks.public_names import load_kernels
 from benchmarks.workload import Data, make_iterator, make_pipeline, write_store
 
 IMAGE_SIZE = 64

@@ -14,7 +14,7 @@ import etl
 import presave
 from benchmarks.peers.loader import SIZE, ReadAhead, normalise
 
-etl.load_kernels()  # before the first batch, not in the background beside it
+etl.kernels.load_kernels()  # before the first batch, not in the background beside it
 
 
 def load_raw(path: str, batch_size: int, workers: int, prefetch_size: int = 3, decoder: str = "turbo") -> Any:
@@ -59,7 +59,7 @@ def load_map_with_our_loop(folder: str, batch_size: int, workers: int, ahead: in
     store, stage = presave.open_store(f"{folder}/photographs.store"), etl.stages.Normalise()
 
     def fill(batch: np.ndarray, indices: np.ndarray) -> None:
-        etl.gather_normalised(store, indices, stage, batch)
+        etl.loading.gather_normalised(store, indices, stage, batch)
 
     labels = store.gather(range(len(store)), {"label": None})["label"]
     return ReadAhead(labels, fill, batch_size, workers, ahead)

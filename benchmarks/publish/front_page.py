@@ -138,7 +138,7 @@ def read_history(results_dir: Path, profile: Profile, revisions: Mapping[str, in
     for name, result in sorted(newest.items(), key=lambda each: revisions[each[0]]):
         epochs = _epochs(result)
         if epochs:
-            date = datetime.datetime.fromtimestamp(result.date / 1000, datetime.timezone.utc)
+            date = datetime.datetime.fromtimestamp(result.date / 1000, datetime.UTC)
             commits.append(Commit(name, date, epochs, result))
     return History(commits, sorted({each.params["machine"] for each in found} - {machine}))
 

@@ -301,7 +301,7 @@ def main() -> None:
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
-    etl.load_kernels()
+    etl.kernels.load_kernels()
     cv2.setNumThreads(1)
     with ExitStack() as exits:
         epochs = {name: functools.partial(go_through, arm) for name, arm in CASES[options.case](exits).items()}

@@ -27,8 +27,7 @@ from etl.watching.session import Session
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from typing_extensions import Self
+    from typing import Self
 
 TRACED_BATCHES = 2
 # Functions that take a tensor out of torch.

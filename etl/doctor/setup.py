@@ -21,7 +21,7 @@ from etl.training.step import Loss, TrainingStep, default_loss, unwrapped
 from etl.training.synchronisation import is_wrapped
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 LEARNING_RATE = 0.0
 

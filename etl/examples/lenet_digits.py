@@ -17,7 +17,9 @@ import torch
 
 import etl
 import presave
+from etl.iterators import BatchIterator
 from etl.temporary import temporary_folder
+from etl.training import Backend
 
 EPOCHS = 6
 BATCH_SIZE = 64
@@ -68,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if same and min(each.accuracy for each in trained.values()) >= MIN_ACCURACY else 1
 
 
-def train_each(directory: Path, store_path: Path, backend: etl.Backend, epochs: int) -> dict[str, Trained]:
+def train_each(directory: Path, store_path: Path, backend: Backend, epochs: int) -> dict[str, Trained]:
     """Train the same model with each strategy."""
     pipeline = etl.digits_pipeline()
     test = etl.RawIterator(etl.Idx.from_folder(directory, "test"), pipeline, batch_size=256)
@@ -83,7 +85,7 @@ def train_each(directory: Path, store_path: Path, backend: etl.Backend, epochs: 
     return trained
 
 
-def strategies(directory: Path, store_path: Path, pipeline: etl.Pipeline) -> Iterator[tuple[str, etl.BatchIterator]]:
+def strategies(directory: Path, store_path: Path, pipeline: etl.Pipeline) -> Iterator[tuple[str, BatchIterator]]:
     """Yield four ways to load the same batches, each with its name.
 
     Parameters
@@ -104,7 +106,7 @@ def strategies(directory: Path, store_path: Path, pipeline: etl.Pipeline) -> Ite
         yield "async-presaved", etl.AsyncIterator(etl.PresavedIterator(store, rest, BATCH_SIZE, shuffle=True))
 
 
-def accuracy(model: torch.nn.Module, iterator: etl.BatchIterator, backend: etl.Backend) -> float:
+def accuracy(model: torch.nn.Module, iterator: BatchIterator, backend: Backend) -> float:
     """Return the share of records that `model` classifies correctly, from 0 to 1."""
     model.eval()
     right = total = 0

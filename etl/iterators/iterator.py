@@ -10,7 +10,7 @@ from etl.loading.batch_plan import State
 from etl.loading.sampler import Uneven
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class BatchIterator(Protocol):

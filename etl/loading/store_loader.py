@@ -9,7 +9,7 @@ import numpy as np
 
 import presave
 from etl.loading.batch_plan import NONE_FINISHED, BatchSpec, Finished, Granularity, Loader
-from etl.loading.gather_normalised import can_gather_normalised, gather_normalised
+from etl.loading.fused_gather import can_gather_normalised, gather_normalised
 from etl.loading.padder import Padder
 from etl.loading.record_loader import OnError, RecordLoader, batch_dtype, check_on_error
 from etl.sources.record import RecordError, record_error

@@ -14,7 +14,7 @@ from .meeting import Meeting
 from .page_cache import drop_from_page_cache, pages_outside, read_into_page_cache, release_pages, reports_pages
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 # Files are read into the page cache up to this often: the kernel may drop some of their pages meanwhile.
 READS = 3

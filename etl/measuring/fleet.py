@@ -13,7 +13,7 @@ from .processes import ENDING_SECONDS, MeasurementError, NoAnswerError, Server
 from .server import Answer, Request
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 Result = TypeVar("Result")
 # After one has failed, those that fail for their own reasons may say so for this long.

@@ -16,7 +16,7 @@ from .process_tree import cpu_seconds
 from .values import JsonValues
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 STAT = Path("/proc/stat")
 CPU_INFO = Path("/proc/cpuinfo")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 INTERVAL_SECONDS = 0.01
 # Maps are listed this seldom while pages of files are added; at once if there are fewer.

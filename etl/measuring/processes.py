@@ -23,7 +23,7 @@ from .process_tree import MARK, is_cleaner, marked_processes
 from .server import STACK_SIGNAL, Answer, Failure, Request
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 # An error quotes at most this much of what the server wrote to standard error. The stack of a crash names all extension
 # modules, which takes several thousand bytes.

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from .values import JsonValues
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 PROC = Path("/proc")
 # A thread loads, or computes, if it uses at least this share of the CPU time of the busiest one that does.

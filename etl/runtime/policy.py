@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from etl.runtime.audit import Audit
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class Policy(ABC):

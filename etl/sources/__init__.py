@@ -6,6 +6,7 @@ from etl.sources.detect import open_source
 from etl.sources.idx import Idx
 from etl.sources.image_folder import ImageFolder
 from etl.sources.map_dataset import MapDataset
+from etl.sources.record import Record, RecordError
 from etl.sources.sequences import Sequences
 from etl.sources.tar import Tar
 
@@ -15,6 +16,8 @@ __all__ = [
     "Idx",
     "ImageFolder",
     "MapDataset",
+    "Record",
+    "RecordError",
     "Sequences",
     "Tar",
     "open_source",

@@ -101,7 +101,7 @@ def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
     if shape != out.shape:
         raise FieldError(
             f"field {name!r} has shape {shape}, the records before it {out.shape}; resize them, or pad "
-            "sequences with padding=etl.Padding()"
+            "sequences with padding=etl.loading.Padding()"
         )
 
 

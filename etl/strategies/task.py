@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from etl.functions import call_by_name
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from etl.strategies.settings import Value
 

@@ -42,7 +42,7 @@ class Checkpoint:
 
     Examples
     --------
-        etl.fit(model, batches, epochs=10, listeners=[etl.Checkpoint("training.checkpoint", every=500)])
+        etl.fit(model, batches, epochs=10, listeners=[etl.training.Checkpoint("training.checkpoint", every=500)])
     """
 
     needs_times = False

@@ -63,7 +63,7 @@ class EarlyStopping:
 
     Examples
     --------
-        stopping = etl.EarlyStopping(patience=3, evaluate=validation_batches)
+        stopping = etl.training.EarlyStopping(patience=3, evaluate=validation_batches)
         etl.fit(model, batches, epochs=None, listeners=[stopping])
     """
 

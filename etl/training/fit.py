@@ -217,7 +217,9 @@ def fit(
     epochs = None if epochs is None else whole_number("epochs", epochs, least=1)
     averaging_frequency = whole_number("averaging_frequency", averaging_frequency, least=1)
     if epochs is None and not any(getattr(each, "may_stop", False) for each in listeners):
-        raise ValueError("epochs is None, but no listener would end the training: pass etl.EarlyStopping, or epochs")
+        raise ValueError(
+            "epochs is None, but no listener would end the training: pass etl.training.EarlyStopping, or epochs"
+        )
     whole = as_iterator(iterator)
     if epochs != 1 and is_exhausted_by_iterating(iterator):
         raise ValueError(f"epochs is {epochs}, but {describe(iterator)} is exhausted after one; {_ITERABLE_AGAIN}")

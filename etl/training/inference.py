@@ -23,8 +23,9 @@ from etl.training.request_queue import Request, RequestQueue, closed_error
 from presave import interrupts
 
 if TYPE_CHECKING:
+    from typing import Self
+
     import torch
-    from typing_extensions import Self
 
 MODES = ("batched", "sequential")
 # Seconds that the end of a server waits for an answer.
@@ -76,7 +77,7 @@ class ParallelInference:
 
     Examples
     --------
-        with etl.ParallelInference(model, workers=2) as server:
+        with etl.training.ParallelInference(model, workers=2) as server:
             probabilities = server.output(image[None])
     """
 

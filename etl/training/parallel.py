@@ -129,7 +129,7 @@ def fit_parallel(
 
     Examples
     --------
-        result = etl.fit_parallel(make_model, make_iterator, workers=2, epochs=3)
+        result = etl.training.fit_parallel(make_model, make_iterator, workers=2, epochs=3)
         model.load_state_dict(result.state)
     """
     _check_functions(make_model, make_iterator)

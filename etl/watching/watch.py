@@ -27,7 +27,7 @@ class Watch:
     output : callable
         Called with each line.
     on_report : callable, optional
-        Called with the `etl.Performance` of each line, for loggers.
+        Called with the `etl.training.Performance` of each line, for loggers.
 
     Raises
     ------

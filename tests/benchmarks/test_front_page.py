@@ -60,7 +60,7 @@ def add_commit(
         samples = [[each[metric] * (1 + 0.01 * turn) for turn in range(ROUNDS)] for each in epochs.values()]
         medians = [each[metric] for each in epochs.values()]
         values = BenchmarkResult(medians, samples, [1] * len(epochs), 0, "", None)
-        started = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+        started = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
         result.add_result(
             benchmark,
             values,

@@ -17,6 +17,7 @@ import etl
 import presave
 from etl.commands import COMMANDS, main
 from etl.commands.output import save_page
+from etl.sources import Record
 
 
 @pytest.fixture
@@ -191,7 +192,7 @@ def test_convert_keeps_records_and_their_origin(
 def test_an_interrupted_command_exits_with_130_and_leaves_nothing(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(self: etl.ImageFolder, index: int) -> etl.Record:
+    def interrupt(self: etl.ImageFolder, index: int) -> Record:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(etl.ImageFolder, "__getitem__", interrupt)

@@ -17,6 +17,7 @@ from etl.comparison.request.settings import Settings
 from etl.comparison.request.subset import Subset
 from etl.comparison.run.workload import Workload
 from etl.comparison.worker.make_compute import Simulated, make_compute
+from etl.sources import Record
 from etl.training.compute import default_model
 from etl.training.model_compute import Classes, Inference, Training, classes_of, make_model
 from tests.comparison_workloads import COLUMNS, make_workload
@@ -301,7 +302,7 @@ def test_outputs_are_counted_once_and_in_the_whole_source(tmp_path: Path) -> Non
         def __len__(self) -> int:
             return 30
 
-        def __getitem__(self, index: int) -> etl.Record:
+        def __getitem__(self, index: int) -> Record:
             raise AssertionError("it was read before")
 
     batch = batch_of(other)

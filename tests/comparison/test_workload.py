@@ -15,7 +15,9 @@ from etl.comparison.request.subset import Subset
 from etl.comparison.request.work import all_files
 from etl.comparison.run.workload import Workload
 from etl.comparison.worker.builtin import write_store
+from etl.loading import Padding
 from etl.loading.lengths import source_lengths
+from etl.sources import Record
 from etl.sources.record import record_error
 from tests.comparison_workloads import make_workload
 from tests.sequences import NOTHING, Sequences, sequences
@@ -102,7 +104,7 @@ class Named:
     def __len__(self) -> int:
         return 10
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         return {"features": np.full(3, index, np.float32), "label": index % 2}
 
     def describe(self, index: int) -> str:
@@ -170,7 +172,7 @@ def test_a_source_without_lengths_classes_or_ragged_fields_does_not_seem_to_have
 
 def test_batches_of_a_subset_are_padded_as_those_of_the_whole() -> None:
     whole = Sequences(sequences(30))
-    with etl.RawIterator(Subset(whole, 7, seed=0), NOTHING, 7, padding=etl.Padding()) as iterator:
+    with etl.RawIterator(Subset(whole, 7, seed=0), NOTHING, 7, padding=Padding()) as iterator:
         (batch,) = list(iterator)
     assert batch.features_mask.sum(axis=1).tolist() == Subset(whole, 7, seed=0).lengths.tolist()
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 import torch
-from typing_extensions import Self
 
 from etl.doctor import Finding, Severity, examine
 from etl.doctor.check import Case

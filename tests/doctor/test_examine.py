@@ -40,6 +40,7 @@ from etl.doctor.steps import StepTimes, time_compute
 from etl.loading.batch import Batch
 from etl.runtime import HeapPolicy, ThreadPolicy
 from etl.runtime.resources import available_cpus
+from etl.training import ParallelInference
 from tests.doctor_cases import (
     CLASSES,
     FEATURES,
@@ -236,7 +237,7 @@ def test_a_module_that_four_threads_call() -> None:
 def test_a_model_that_is_served_by_its_copies_meanwhile() -> None:
     model = mlp()
     done = threading.Event()
-    with etl.ParallelInference(model, workers=2, backend="cpu") as server:
+    with ParallelInference(model, workers=2, backend="cpu") as server:
 
         def ask() -> None:
             while not done.is_set():

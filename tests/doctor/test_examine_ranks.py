@@ -22,6 +22,7 @@ from etl.doctor.rank import Rank
 from etl.doctor.rank_waits import RankWaits, duration_outside
 from etl.doctor.setup import StepSetup
 from etl.doctor.steps import StepTimes
+from etl.training import fit_parallel
 from tests.doctor import rank_trainings
 from tests.doctor.rank_trainings import SLOW_SECONDS, Examining
 from tests.doctor_cases import Batches, mlp, quiet_machine
@@ -92,7 +93,7 @@ def test_waits_for_a_slow_rank_are_not_blamed_on_the_others_compute_or_loading(e
 @pytest.mark.slow
 def test_a_listener_examines_one_rank_of_fit_parallel_and_training_goes_on_as_without(tmp_path: Path) -> None:
     listeners = [Examining(tmp_path, rank=1)]
-    result = etl.fit_parallel(make_model, partial(raw, 40), backend="cpu", epochs=2, listeners=listeners)
+    result = fit_parallel(make_model, partial(raw, 40), backend="cpu", epochs=2, listeners=listeners)
     content, found = findings(tmp_path / "fit")
     assert content["rank"]["rank"] == 1
     assert content["rank"]["cpus"] == json.loads((tmp_path / "cpus").read_text())

@@ -57,7 +57,7 @@ def test_answers_of_a_shared_model_and_of_the_server_are_measured(monkeypatch: p
     found = SharedModel().look(case)
     assert found.severity is Severity.SERIOUS
     assert re.match("[2-5] threads call ", found.found)
-    assert "etl.ParallelInference" in str(found.remedy)
+    assert "etl.training.ParallelInference" in str(found.remedy)
     assert "the guide's step 6" in found.evidence
     trial = SharedModel().measure(case)
     assert trial is not None

@@ -13,6 +13,7 @@ from PIL import Image
 
 import etl
 from etl.images import jpeg_crop, turbo
+from etl.sources import RecordError
 from tests.image_files import encode, orientation
 from tests.turbojpeg import turbojpeg
 
@@ -175,7 +176,7 @@ def test_threads_decode_at_once(library: jpeg_crop.TurboJpeg) -> None:
 def test_a_truncated_file_fails_at_decode(folder: Path) -> None:
     path = folder / "class" / "05.jpg"
     path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(etl.RecordError, match=r"\(class/05.jpg\): failed at stage 'decode': .* truncated"):
+    with pytest.raises(RecordError, match=r"\(class/05.jpg\): failed at stage 'decode': .* truncated"):
         batches(folder)
     with pytest.warns(UserWarning, match="left out 1 of 12 records"):
         batches(folder, on_error="skip")

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import etl
+from etl.iterators import BatchIterator
+from etl.sources import RecordError
 from tests.leftovers import wait_for_prefetch_threads
 
 NOTHING = etl.Pipeline([])
@@ -31,7 +33,7 @@ class Interrupted(BaseException):
     """Like KeyboardInterrupt: no Exception."""
 
 
-def labels_of(iterator: etl.BatchIterator) -> list[list[int]]:
+def labels_of(iterator: BatchIterator) -> list[list[int]]:
     return [batch.labels.tolist() for batch in iterator]
 
 
@@ -43,7 +45,7 @@ def make_async(records: Any = RECORDS, prefetch_size: int = 2, **options: Any) -
 def test_the_worker_error_is_raised_at_the_batch_it_belongs_to(prefetch_size: int) -> None:
     batches = iter(make_async(Failing(RECORDS), prefetch_size))
     assert [next(batches).labels.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
-    with pytest.raises(etl.RecordError, match="record 5 of Failing: failed at stage 'read': disk on fire") as caught:
+    with pytest.raises(RecordError, match="record 5 of Failing: failed at stage 'read': disk on fire") as caught:
         next(batches)
     assert isinstance(caught.value.__cause__, OSError)
     assert traceback.extract_tb(caught.value.__cause__.__traceback__)[-1].name == "__getitem__"
@@ -65,7 +67,7 @@ def test_a_handled_error_keeps_nothing_of_the_callers_alive() -> None:
     try:
         try:
             train(model)
-        except etl.RecordError:
+        except RecordError:
             del model
         assert alive() is None
     finally:
@@ -84,7 +86,7 @@ def test_an_interrupt_in_the_worker_reaches_the_caller() -> None:
 def test_after_an_error_the_epoch_can_be_tried_again() -> None:
     records = Failing(RECORDS)
     iterator = make_async(records)
-    with pytest.raises(etl.RecordError):
+    with pytest.raises(RecordError):
         labels_of(iterator)
     assert iterator.state_dict()["position"] == 4
     records.error = None

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import etl
 import presave
+from etl.loading import Padding
 from etl.loading.sampler import Sampler
 from tests.every_strategy import bits
 from tests.sequences import NOTHING, Sequences, every_other_step, sequences
@@ -90,7 +91,7 @@ def test_the_order_of_a_seed_never_changes() -> None:
 
 def make_iterators(folder: Path, **settings: Any) -> dict[str, Any]:
     source = Sequences(sequences(50))
-    given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "padding": etl.Padding(), "bucket_records": 16}
+    given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "padding": Padding(), "bucket_records": 16}
     given |= settings
     if not (folder / "store").exists():
         presave.write(folder / "store", etl.records(source, NOTHING), ragged=["features"]).close()
@@ -106,7 +107,7 @@ def test_every_strategy_gives_the_same_batches_with_less_padding(tmp_path: Path)
     assert all(each == expected for each in others)
     padded = [
         sum(batch.features_mask.size for batch in etl.RawIterator(Sequences(sequences(50)), NOTHING, 4, **way))
-        for way in ({"padding": etl.Padding()}, {"padding": etl.Padding(), "bucket_records": 16})
+        for way in ({"padding": Padding()}, {"padding": Padding(), "bucket_records": 16})
     ]
     assert padded[1] < 0.8 * padded[0]
 
@@ -150,7 +151,7 @@ def test_ranks_may_change_if_a_step_keeps_its_number_of_records(tmp_path: Path) 
 def test_a_state_of_other_lengths_is_refused(tmp_path: Path) -> None:
     state = make_iterators(tmp_path)["raw"].state_dict()
     other = etl.RawIterator(
-        Sequences(sequences(50, seed=9)), NOTHING, 4, shuffle=True, padding=etl.Padding(), bucket_records=16
+        Sequences(sequences(50, seed=9)), NOTHING, 4, shuffle=True, padding=Padding(), bucket_records=16
     )
     with pytest.raises(ValueError, match="the state was taken with lengths="):
         other.load_state_dict(state)
@@ -161,7 +162,7 @@ def test_buckets_need_padding_and_lengths() -> None:
     with pytest.raises(ValueError, match=r"bucket_records puts records of similar lengths into a batch.*pass padding"):
         etl.RawIterator(source, NOTHING, bucket_records=8)
     with pytest.raises(ValueError, match="bucket_records must be a whole number of at least 1, not 0"):
-        etl.RawIterator(source, NOTHING, padding=etl.Padding(), bucket_records=0)
+        etl.RawIterator(source, NOTHING, padding=Padding(), bucket_records=0)
     for records, pipeline in ((list(source), NOTHING), (source, etl.Pipeline([every_other_step]))):
         with pytest.raises(ValueError, match="bucket_records needs lengths before records are loaded, but"):
-            etl.RawIterator(records, pipeline, padding=etl.Padding(), bucket_records=8)
+            etl.RawIterator(records, pipeline, padding=Padding(), bucket_records=8)

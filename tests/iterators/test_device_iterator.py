@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import etl
+from etl.iterators import BatchIterator
 from etl.stages import Cast, ChannelsFirst, Normalise, Resize
 
 PIPELINE = etl.image_pipeline((9, 7))
@@ -109,7 +110,7 @@ def test_a_shard_is_on_the_device_too() -> None:
 
 
 def test_fit_accepts_it_in_place_of_the_wrapped_iterator() -> None:
-    def scores(iterator: etl.BatchIterator) -> list[float]:
+    def scores(iterator: BatchIterator) -> list[float]:
         model = etl.models.create("mlp", (2,), 10, seed=0)
         return etl.fit(model, iterator, backend="cpu", epochs=2).scores
 

@@ -10,6 +10,7 @@ import pytest
 
 import etl
 import presave
+from etl.iterators import BatchIterator
 from etl.stages import Cast
 from etl.stages.dtypes import DTYPES
 from tests.every_strategy import bits
@@ -35,9 +36,9 @@ def stores(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def make_iterator(
     strategy: str, photographs: Path, stores: dict[str, presave.Store], dtype: str, drop_last: bool = False
-) -> etl.BatchIterator:
+) -> BatchIterator:
     kind = strategy.removeprefix("async ")
-    iterator: etl.BatchIterator
+    iterator: BatchIterator
     if kind == "raw":
         source = etl.ImageFolder(photographs)
         iterator = etl.RawIterator(source, PIPELINE, 6, shuffle=True, seed=5, dtype=dtype, drop_last=drop_last)
@@ -47,7 +48,7 @@ def make_iterator(
     return etl.AsyncIterator(iterator) if strategy.startswith("async") else iterator
 
 
-def epochs(iterator: etl.BatchIterator) -> Iterator[etl.Batch]:
+def epochs(iterator: BatchIterator) -> Iterator[etl.Batch]:
     """Two epochs."""
     yield from iterator
     yield from iterator

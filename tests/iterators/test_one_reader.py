@@ -15,6 +15,8 @@ import pytest
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import etl
+from etl.loading import Padding
+from etl.sources import Record, RecordError
 from tests.shared_handles import (
     COLLIDING,
     COUNT,
@@ -194,7 +196,7 @@ def test_a_connection_of_another_thread_is_an_error_that_says_what_to_do(
         "that iterates can read it, .*: open one in each thread, with threading.local, or pass prefetch_size=0"
     )
     dataset = EarlyConnection(tmp_path)
-    with over(dataset, **options) as iterator, pytest.raises(etl.RecordError, match=message):
+    with over(dataset, **options) as iterator, pytest.raises(RecordError, match=message):
         check(iter(iterator))
     assert check(iter(over(dataset, prefetch_size=0))) == COUNT
 
@@ -243,12 +245,12 @@ def test_padded_records_in_one_buffer_are_loaded_as_they_are() -> None:
         def __len__(self) -> int:
             return 8
 
-        def __getitem__(self, index: int) -> etl.Record:
+        def __getitem__(self, index: int) -> Record:
             buffer[:] = index
             return {"features": buffer[: index + 1], "label": index}
 
     for wrap in (lambda each: each, etl.AsyncIterator):
-        (batch,) = wrap(etl.RawIterator(Ragged(), NOTHING, 8, padding=etl.Padding()))
+        (batch,) = wrap(etl.RawIterator(Ragged(), NOTHING, 8, padding=Padding()))
         for index in range(8):
             assert batch.features[index].ravel().tolist() == [index] * (index + 1) + [0] * (7 - index)
 
@@ -277,7 +279,7 @@ def test_a_record_that_hangs_is_named_and_another_thread_reads_the_next_epoch(tm
 
     source = etl.MapDataset(Hanging(tmp_path))
     iterator = etl.AsyncIterator(etl.RawIterator(source, NOTHING, 8, dtype=None), timeout=0.2)
-    with pytest.raises(etl.RecordError, match=r"record 20 of Hanging: .* not finished after 0.2 s"):
+    with pytest.raises(RecordError, match=r"record 20 of Hanging: .* not finished after 0.2 s"):
         check(iter(iterator))
     iterator.set_epoch(3)
     check(iter(iterator), count=1)

@@ -14,6 +14,8 @@ import torch
 
 import etl
 import presave
+from etl.loading import Padding
+from etl.sources import RecordError
 
 NOTHING = etl.Pipeline([])
 DTYPES = ("float16", "float32", "float64", "int32", "uint8")
@@ -71,11 +73,11 @@ def test_bfloat16_and_foreign_byte_order_are_kept_and_made_native() -> None:
         assert batch.features.dtype.isnative
 
 
-@pytest.mark.parametrize("padding", [None, etl.Padding()])
-def test_digits_are_never_lost_unseen(padding: etl.Padding | None) -> None:
+@pytest.mark.parametrize("padding", [None, Padding()])
+def test_digits_are_never_lost_unseen(padding: Padding | None) -> None:
     source = [{"features": np.ones(2, np.float32)}, {"features": np.ones(2, np.float64)}]
     list(etl.RawIterator(source, NOTHING, 2, padding=padding))  # converted, as asked for
-    with pytest.raises(etl.RecordError, match=r"record 1 of list: .* 'features' is float64, .* before it float32"):
+    with pytest.raises(RecordError, match=r"record 1 of list: .* 'features' is float64, .* before it float32"):
         list(etl.RawIterator(source, NOTHING, 2, dtype=None, padding=padding))
     (batch,) = etl.RawIterator(source[::-1], NOTHING, 2, dtype=None, padding=padding)
     assert batch.features.dtype == np.float64
@@ -83,7 +85,7 @@ def test_digits_are_never_lost_unseen(padding: etl.Padding | None) -> None:
 
 def test_masks_are_float32() -> None:
     source = [{"features": np.ones((steps, 1), np.float64)} for steps in (1, 3)]
-    (batch,) = etl.RawIterator(source, NOTHING, 2, dtype=None, padding=etl.Padding())
+    (batch,) = etl.RawIterator(source, NOTHING, 2, dtype=None, padding=Padding())
     assert batch.features.dtype == np.float64
     assert batch.features_mask.dtype == np.float32
     assert batch.features_mask.tolist() == [[1, 0, 0], [1, 1, 1]]

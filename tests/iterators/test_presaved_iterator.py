@@ -12,6 +12,7 @@ import pytest
 
 import etl
 import presave
+from etl.sources import Record, RecordError
 from tests.few_descriptors import few_descriptors
 
 PIPELINE = etl.image_pipeline(8)
@@ -106,7 +107,7 @@ def test_shards_in_two_threads_at_once_give_what_one_gives_alone(
 ) -> None:
     together = threading.Barrier(1)
 
-    def meet(record: etl.Record) -> etl.Record:
+    def meet(record: Record) -> Record:
         together.wait(20)  # both have gathered their batch before either finishes a record
         return record
 
@@ -134,7 +135,7 @@ def test_shards_in_two_threads_at_once_give_what_one_gives_alone(
 def test_the_rest_of_the_pipeline_is_done_once_in_each_epoch_and_never_in_the_store(
     photographs: Path, tmp_path: Path, cache: str | None
 ) -> None:
-    def inverted(record: etl.Record) -> etl.Record:
+    def inverted(record: Record) -> Record:
         np.subtract(255, record["features"], out=record["features"])  # in place, though it should not be
         return record
 
@@ -152,13 +153,13 @@ def test_the_rest_of_the_pipeline_is_done_once_in_each_epoch_and_never_in_the_st
 
 
 def test_a_record_that_fails_is_named_with_its_store(store: presave.Store, photographs: Path, tmp_path: Path) -> None:
-    def picky(record: etl.Record) -> etl.Record:
+    def picky(record: Record) -> Record:
         if record["label"] == 3:
             raise ValueError("no astronauts, please")
         return record
 
     pipeline = etl.Pipeline([*PIPELINE.until("resize").stages, picky])
-    with pytest.raises(etl.RecordError, match=r"record 12 of .*store: failed at stage 'picky': no astronauts"):
+    with pytest.raises(RecordError, match=r"record 12 of .*store: failed at stage 'picky': no astronauts"):
         list(etl.PresavedIterator(store, pipeline.after("resize"), 5))
 
 
@@ -181,7 +182,7 @@ def test_a_stage_gets_large_rows_where_they_lie_in_a_memory_map(tmp_path: Path, 
     pixels = np.random.default_rng(0).integers(0, 256, (12, 40, 36, 3), dtype=np.uint8)
     seen: list[np.ndarray] = []
 
-    def look(record: etl.Record) -> etl.Record:
+    def look(record: Record) -> Record:
         seen.append(record["features"])
         return {**record, "features": record["features"][:8, :8].copy()}
 

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 
 import etl
 import presave
+from etl.loading import Padding
 from etl.loading.sampler import Uneven
+from etl.sources import Record, RecordError
+from etl.training import fit_parallel
 from tests.sequences import Sequences, sequences
 
 NOTHING = etl.Pipeline([])
@@ -41,7 +44,7 @@ class Numbered:
         return {"features": np.full(3, index, np.float32), "label": index}
 
 
-def refuse_bad(record: etl.Record) -> etl.Record:
+def refuse_bad(record: Record) -> Record:
     if int(record["label"]) in BAD:
         raise ValueError(f"number {record['label']} is bad")
     return record
@@ -96,7 +99,7 @@ def test_two_ranks_train_to_the_end_though_one_has_a_batch_of_bad_records_and_th
         raw = etl.RawIterator(Numbered(33, range(8)), NOTHING, 8, on_error="skip")
         return etl.AsyncIterator(raw, threads=2)
 
-    result = etl.fit_parallel(
+    result = fit_parallel(
         lambda: torch.nn.Linear(3, 33), make_iterator, workers=2, backend="cpu", epochs=2, learning_rate=1e-6
     )
     assert [(each.rank, each.samples) for each in result.ranks] == [(0, 2 * 17), (1, 2 * 17)]
@@ -159,7 +162,7 @@ def test_a_state_from_before_ranks_were_padded_can_be_resumed(store: presave.Sto
 
 
 def test_masks_of_a_padded_batch_have_a_row_for_the_repeated_record() -> None:
-    options: dict[str, Any] = {"padding": etl.Padding()}
+    options: dict[str, Any] = {"padding": Padding()}
     part = etl.RawIterator(Sequences(sequences(5)), NOTHING, 3, **options).shard(1, 2)
     first, *others = part
     assert not others
@@ -254,7 +257,7 @@ def test_an_epoch_without_a_good_record_is_an_error_that_names_one_and_what_to_d
         r"record 2 of Numbered: failed at stage 'read': number 2 is bad; no other record of its batch or of "
         r"epoch 1 can be loaded .* rank 1 of 2 would get one fewer than the others: .*uneven=\"allow\"\)"
     )
-    with pytest.raises(etl.RecordError, match=message):
+    with pytest.raises(RecordError, match=message):
         list(part)
     assert part.state_dict()["position"] == 0
     source.bad = ()
@@ -279,7 +282,7 @@ def test_the_mark_reaches_the_device_and_is_handed_on_by_a_torch_dataset_if_aske
 
 
 def test_a_torch_dataset_puts_the_mark_behind_masks() -> None:
-    part = etl.RawIterator(Sequences(sequences(5)), NOTHING, 3, padding=etl.Padding()).shard(1, 2)
+    part = etl.RawIterator(Sequences(sequences(5)), NOTHING, 3, padding=Padding()).shard(1, 2)
     ((_, _, mask, labels_mask, repeated),) = etl.TorchDataset(part, marks_repeated=True)
     assert mask.shape[0] == 3
     assert labels_mask is None

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 import etl
 import presave
+from etl.iterators import BatchIterator
+from etl.sources import Record
 from tests.leftovers import wait_for_prefetch_threads
 
 COUNT = 23
@@ -30,8 +32,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Store]:
 
 def make_iterator(
     strategy: str, store: presave.Store, batch_size: int = 4, drop_last: bool = False, seed: int = 1
-) -> etl.BatchIterator:
-    iterator: etl.BatchIterator
+) -> BatchIterator:
+    iterator: BatchIterator
     if "presaved" in strategy:
         iterator = etl.PresavedIterator(store, NOTHING, batch_size, shuffle=True, seed=seed, drop_last=drop_last)
     else:
@@ -39,7 +41,7 @@ def make_iterator(
     return etl.AsyncIterator(iterator, 0 if strategy.endswith("0") else 2) if "async" in strategy else iterator
 
 
-def batches_until(iterator: etl.BatchIterator, epoch: int) -> Iterator[list[int]]:
+def batches_until(iterator: BatchIterator, epoch: int) -> Iterator[list[int]]:
     """The labels of each batch, over all epochs before `epoch`."""
     while iterator.epoch < epoch:
         for batch in iterator:
@@ -81,7 +83,7 @@ def test_the_state_is_that_of_the_last_batch_handed_out(store: presave.Store, st
 def test_the_state_does_not_change_while_batches_are_loaded_ahead() -> None:
     reached = []
 
-    class Watched(list[etl.Record]):
+    class Watched(list[Record]):
         def __getitem__(self, index: Any) -> Any:
             reached.append(index)
             return super().__getitem__(index)

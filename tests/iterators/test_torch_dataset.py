@@ -13,12 +13,13 @@ import torch
 from torch.utils.data import DataLoader
 
 import etl
+from etl.iterators import BatchIterator
 from tests.leftovers import prefetch_threads
 
 COUNT = 10
 RECORDS = [{"features": np.full(3, number, np.float32), "label": number} for number in range(COUNT)]
 NOTHING = etl.Pipeline([])
-Make = Callable[[], etl.BatchIterator]
+Make = Callable[[], BatchIterator]
 
 
 def make_raw() -> etl.RawIterator:
@@ -38,7 +39,7 @@ def labels_of(loader: Any) -> list[list[int]]:
     return [labels.tolist() for _, labels in loader]
 
 
-def epochs_of(iterator: etl.BatchIterator, count: int) -> list[list[list[int]]]:
+def epochs_of(iterator: BatchIterator, count: int) -> list[list[list[int]]]:
     return [[batch.labels.tolist() for batch in iterator] for _ in range(count)]
 
 

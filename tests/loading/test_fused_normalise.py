@@ -21,6 +21,7 @@ import etl
 import presave
 from etl.kernels import find_normalise_rows, load_kernels
 from etl.loading import store_loader
+from etl.sources import Record
 from etl.stages import ChannelsFirst, Normalise
 from etl.stages import normalise as normalise_stage
 
@@ -34,7 +35,7 @@ import etl, presave
 from tests.loading.test_fused_normalise import digest_of_epoch
 with presave.open_store(sys.argv[1]) as store:
     print(digest_of_epoch(store), "numba.core" in sys.modules)
-    etl.gather_normalised(store, [0], etl.stages.Normalise(), kernel="numba")
+    etl.loading.gather_normalised(store, [0], etl.stages.Normalise(), kernel="numba")
 """
 
 
@@ -168,14 +169,14 @@ def test_records_of_all_shards_come_in_the_order_asked_for_with_repeats(
     indices = np.random.default_rng(3).integers(0, len(store_of_any_format), 70)
     normalise = Normalise()
     expected = expected_bits(store_of_any_format.gather(indices)["features"], normalise)
-    found = etl.gather_normalised(store_of_any_format, indices, normalise, kernel=kernel)
+    found = etl.loading.gather_normalised(store_of_any_format, indices, normalise, kernel=kernel)
     np.testing.assert_array_equal(found.view(np.uint32), expected)
 
 
 def test_a_buffer_that_is_given_is_written_and_returned(store: presave.Store) -> None:
     out = np.full((2, 3, 9, 7), np.nan, np.float32)
-    assert etl.gather_normalised(store, [30, 2], Normalise(), out) is out
-    np.testing.assert_array_equal(out, etl.gather_normalised(store, [30, 2], Normalise()))
+    assert etl.loading.gather_normalised(store, [30, 2], Normalise(), out) is out
+    np.testing.assert_array_equal(out, etl.loading.gather_normalised(store, [30, 2], Normalise()))
 
 
 @pytest.mark.parametrize(
@@ -190,13 +191,13 @@ def test_a_buffer_that_is_given_is_written_and_returned(store: presave.Store) ->
 )
 def test_an_unsuitable_out_is_refused_with_what_is_required(store: presave.Store, out: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"must be writable, contiguous float32 of shape \(2, 3, 9, 7\)"):
-        etl.gather_normalised(store, [0, 1], Normalise(), out)
+        etl.loading.gather_normalised(store, [0, 1], Normalise(), out)
 
 
 def test_missing_records_are_refused_before_anything_is_read(store: presave.Store) -> None:
     for wrong in ([40], [-1]):
         with pytest.raises(IndexError, match=f"record {wrong[0]} of .*, which holds 40"):
-            etl.gather_normalised(store, wrong, Normalise())
+            etl.loading.gather_normalised(store, wrong, Normalise())
 
 
 @pytest.mark.parametrize(
@@ -205,12 +206,12 @@ def test_missing_records_are_refused_before_anything_is_read(store: presave.Stor
 def test_a_store_of_other_features_is_refused(tmp_path: Path, features: np.ndarray) -> None:
     other = presave.write(tmp_path / "store", [{"features": features}])
     with other, pytest.raises(ValueError, match=r"needs features of uint8 and shape \(height, width, 3\)"):
-        etl.gather_normalised(other, [0], Normalise())
+        etl.loading.gather_normalised(other, [0], Normalise())
 
 
 def test_an_unknown_kernel_is_refused_with_the_known_ones(store: presave.Store) -> None:
     with pytest.raises(ValueError, match="unknown kernel 'fast'; known: auto, numba, numpy"):
-        etl.gather_normalised(store, [0], Normalise(), kernel="fast")
+        etl.loading.gather_normalised(store, [0], Normalise(), kernel="fast")
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -219,7 +220,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(store: presave.Store, numbers: np.ndarray, *others: Any) -> np.ndarray:
         calls.append(len(numbers))
-        return etl.gather_normalised(store, numbers, *others)
+        return etl.loading.gather_normalised(store, numbers, *others)
 
     monkeypatch.setattr(store_loader, "gather_normalised", counted)
     return calls
@@ -238,7 +239,7 @@ def test_a_presaved_iterator_loads_every_record_in_one_pass(
 def test_a_presaved_iterator_leaves_other_remainders_to_the_stages(
     store: presave.Store, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def same(record: etl.Record) -> etl.Record:
+    def same(record: Record) -> Record:
         return record
 
     rest = {"another stage": [ChannelsFirst(), Normalise(), same], "a subclass": [ChannelsFirst(), OtherNormalise()]}

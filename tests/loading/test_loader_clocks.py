@@ -11,6 +11,7 @@ import pytest
 
 import etl
 from etl.loading.loader_clocks import GAP_SECONDS, RecordRun, Span, StageClock, WatchedLoader
+from etl.sources import Record
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, READING, ThreadCursor
 from tests.sequences import NOTHING
@@ -27,7 +28,7 @@ class Slow:
     def __len__(self) -> int:
         return BATCHES * BATCH_SIZE
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         threading.Event().wait(0.002)
         if index == self._bad:
             raise ValueError("truncated")
@@ -133,14 +134,14 @@ class Sleep:
         time.sleep(self._seconds)
         self.taken += time.perf_counter() - started
 
-    def __call__(self, record: etl.Record) -> etl.Record:
+    def __call__(self, record: Record) -> Record:
         self.sleep()
         return record
 
     def __len__(self) -> int:
         return RECORDS
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         self.sleep()
         return {"features": np.zeros(3, np.float32), "label": index}
 

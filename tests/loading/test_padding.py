@@ -11,6 +11,8 @@ import pytest
 
 import etl
 import presave
+from etl.loading import Padding
+from etl.sources import Record, RecordError
 from etl.stages.cursor import ThreadCursor
 from tests.every_strategy import STRATEGIES, bits, iterate
 from tests.sequences import (
@@ -29,14 +31,12 @@ SHUFFLED: dict[str, Any] = {"batch_size": 6, "shuffle": True, "seed": 1}
 @pytest.mark.parametrize(
     ("padding", "stage", "dtype", "per_step"),
     [
-        (etl.Padding(), doubled, "bfloat16", False),
-        (etl.Padding(-1.0, multiple_of=8), every_other_step, "float32", False),
-        (etl.Padding(length=19, label_value=-100, fields=["features", "label"]), doubled, "float32", True),
+        (Padding(), doubled, "bfloat16", False),
+        (Padding(-1.0, multiple_of=8), every_other_step, "float32", False),
+        (Padding(length=19, label_value=-100, fields=["features", "label"]), doubled, "float32", True),
     ],
 )
-def test_every_strategy_pads_alike(
-    tmp_path: Path, padding: etl.Padding, stage: Any, dtype: str, per_step: bool
-) -> None:
+def test_every_strategy_pads_alike(tmp_path: Path, padding: Padding, stage: Any, dtype: str, per_step: bool) -> None:
     records, settings = sequences(per_step=per_step), {**SHUFFLED, "padding": padding, "dtype": dtype}
     expected = bits(iterate("raw", tmp_path, records, etl.Pipeline([stage]), **settings))
     with_lengths = [(strategy, Sequences(records)) for strategy in ("raw", "async raw")]
@@ -46,7 +46,7 @@ def test_every_strategy_pads_alike(
 
 def test_data_comes_first_then_padding_and_the_mask_marks_both() -> None:
     records = sequences(per_step=True)
-    padding = etl.Padding(9.0, multiple_of=4, label_value=-100, fields=["features", "label"])
+    padding = Padding(9.0, multiple_of=4, label_value=-100, fields=["features", "label"])
     left = [record["features"].tobytes() for record in records]
     for batch in etl.RawIterator(records, NOTHING, **SHUFFLED, padding=padding):
         assert batch.features_mask.dtype == np.float32
@@ -65,14 +65,14 @@ def test_data_comes_first_then_padding_and_the_mask_marks_both() -> None:
 def test_reused_memory_holds_nothing_of_earlier_batches() -> None:
     random = np.random.default_rng(0)
     records = [{"features": np.full((length, 2000), 5, np.float32)} for length in random.integers(1, 9, 40)]
-    for batch in etl.RawIterator(records, NOTHING, 4, padding=etl.Padding(length=8)):
+    for batch in etl.RawIterator(records, NOTHING, 4, padding=Padding(length=8)):
         assert batch.features.nbytes > 1 << 16
         assert (batch.features == 5 * batch.features_mask[:, :, None]).all()
 
 
 def test_labels_of_steps_are_padded_if_the_source_marks_them_ragged() -> None:
     source = Sequences(sequences(per_step=True))
-    for batch in etl.RawIterator(source, NOTHING, 4, padding=etl.Padding()):
+    for batch in etl.RawIterator(source, NOTHING, 4, padding=Padding()):
         assert batch.labels.shape == batch.labels_mask.shape == batch.features_mask.shape
 
 
@@ -84,7 +84,7 @@ def test_several_inputs_have_a_mask_each(tmp_path: Path, strategy: str) -> None:
     ]
     totals = np.zeros(2)
     for batch in iterate(
-        strategy, tmp_path, records, etl.Pipeline([lambda record: dict(record)]), **SHUFFLED, padding=etl.Padding()
+        strategy, tmp_path, records, etl.Pipeline([lambda record: dict(record)]), **SHUFFLED, padding=Padding()
     ):
         one, two, three = batch.features
         masks = batch.features_mask
@@ -102,7 +102,7 @@ def test_a_records_own_mask_is_kept_and_padded_with_zeros() -> None:
     records = [
         {"features": np.ones((length, 2)), "features_mask": np.arange(length, dtype=np.uint8) % 2} for length in (4, 2)
     ]
-    (batch,) = etl.RawIterator(records, NOTHING, padding=etl.Padding())
+    (batch,) = etl.RawIterator(records, NOTHING, padding=Padding())
     assert batch.features_mask.tolist() == [[0, 1, 0, 1], [0, 1, 0, 0]]
     assert batch.features_mask.dtype == np.uint8
 
@@ -110,19 +110,19 @@ def test_a_records_own_mask_is_kept_and_padded_with_zeros() -> None:
 def test_each_record_is_processed_once_even_if_its_batch_is_loaded_to_find_lengths() -> None:
     calls: list[int] = []
 
-    def counted(record: etl.Record) -> etl.Record:
+    def counted(record: Record) -> Record:
         calls.append(int(record["label"]))
         return record
 
     records = [{"features": np.zeros((number % 5 + 1, 2)), "label": number} for number in range(20)]
-    raw = etl.RawIterator(records, etl.Pipeline([counted]), 6, padding=etl.Padding())
+    raw = etl.RawIterator(records, etl.Pipeline([counted]), 6, padding=Padding())
     assert len(list(raw)) == len(list(etl.AsyncIterator(raw, threads=2))) == 4
     assert sorted(calls) == sorted([*range(20)] * 2)
 
 
 def test_a_record_that_fails_is_left_out_of_a_padded_batch() -> None:
     records = [*sequences(6), {"features": np.zeros((3, INPUTS + 1)), "label": 0}, {"label": 0}]
-    raw = etl.RawIterator(records, NOTHING, 8, padding=etl.Padding(), on_error="skip")
+    raw = etl.RawIterator(records, NOTHING, 8, padding=Padding(), on_error="skip")
     with pytest.warns(UserWarning, match="epoch 0 left out 2 of 8 records"):
         (batch,) = raw
     assert batch.features_mask.sum(axis=1).tolist() == [len(record["features"]) for record in records[:6]]
@@ -130,7 +130,7 @@ def test_a_record_that_fails_is_left_out_of_a_padded_batch() -> None:
 
 def test_a_loader_that_was_pickled_pads_as_before(tmp_path: Path) -> None:
     pipeline = etl.Pipeline([every_other_step])
-    iterator = iterate("presaved early", tmp_path, sequences(), pipeline, padding=etl.Padding())
+    iterator = iterate("presaved early", tmp_path, sequences(), pipeline, padding=Padding())
     indices = np.arange(6)
     fields = iterator.loader.plan(indices, 0, ThreadCursor()).fields
     arrays = [{n: np.full((6, *shape), 7, dtype) for n, (shape, dtype) in fields.items()} for _ in range(2)]
@@ -164,42 +164,42 @@ def test_a_record_that_a_batch_was_planned_with_is_not_overwritten_by_what_is_ga
 )
 def test_padding_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        etl.Padding(**settings)
+        Padding(**settings)
 
 
-def record(*shape: int, **fields: Any) -> etl.Record:
+def record(*shape: int, **fields: Any) -> Record:
     return {"features": np.zeros(shape, np.int64), **fields}
 
 
 @pytest.mark.parametrize(
     ("second", "padding", "message"),
     [
-        (record(3, 2), None, r"shape \(3, 2\), the records before it \(2, 2\).*padding=etl.Padding\(\)"),
-        (record(9, 2), etl.Padding(length=8), "has 9 steps and is padded to 8; raise that length"),
-        (record(2, 3), etl.Padding(), r"has shape \(2, 3\), the records befo"),
-        (record(2), etl.Padding(), r"has shape \(2,\), the records before it"),
-        (record(2, 2, features_mask=[1]), etl.Padding(), "has 1 steps, the field that it masks has 2"),
-        (record(2, 2, label=1), etl.Padding(), "it has fields features, label, the records before it featur"),
+        (record(3, 2), None, r"shape \(3, 2\), the records before it \(2, 2\).*padding=etl.loading.Padding\(\)"),
+        (record(9, 2), Padding(length=8), "has 9 steps and is padded to 8; raise that length"),
+        (record(2, 3), Padding(), r"has shape \(2, 3\), the records befo"),
+        (record(2), Padding(), r"has shape \(2,\), the records before it"),
+        (record(2, 2, features_mask=[1]), Padding(), "has 1 steps, the field that it masks has 2"),
+        (record(2, 2, label=1), Padding(), "it has fields features, label, the records before it featur"),
     ],
 )
-def test_a_record_that_cannot_be_padded_is_named(second: etl.Record, padding: Any, message: str) -> None:
-    with pytest.raises(etl.RecordError, match=f"record 1 of list: failed at stage 'collate': .*{message}"):
+def test_a_record_that_cannot_be_padded_is_named(second: Record, padding: Any, message: str) -> None:
+    with pytest.raises(RecordError, match=f"record 1 of list: failed at stage 'collate': .*{message}"):
         list(etl.RawIterator([record(2, 2), second], NOTHING, 2, padding=padding))
 
 
 def test_an_impossible_padding_value_is_an_error_at_the_first_record() -> None:
-    with pytest.raises(etl.RecordError, match=r"'features' is int64, which cannot hold the padding value 0\.5"):
-        list(etl.RawIterator([record(2, 2)], NOTHING, 2, padding=etl.Padding(0.5)))
+    with pytest.raises(RecordError, match=r"'features' is int64, which cannot hold the padding value 0\.5"):
+        list(etl.RawIterator([record(2, 2)], NOTHING, 2, padding=Padding(0.5)))
     shared = {"features": (np.zeros(2), np.zeros(3)), "features_mask": np.ones(2)}
-    with pytest.raises(etl.RecordError, match="it has one 'features_mask' for a tuple; give a tuple of masks"):
-        list(etl.RawIterator([shared], NOTHING, 2, padding=etl.Padding()))
+    with pytest.raises(RecordError, match="it has one 'features_mask' for a tuple; give a tuple of masks"):
+        list(etl.RawIterator([shared], NOTHING, 2, padding=Padding()))
 
 
 @pytest.mark.parametrize("strategy", ["raw", "presaved early"])
 def test_a_stage_that_changes_lengths_without_declaring_it_is_detected(tmp_path: Path, strategy: str) -> None:
     source, pipeline = Sequences(sequences()), etl.Pipeline([every_other_step_unsaid])
-    with pytest.raises(etl.RecordError, match=r"steps and the .* say \d+; a stage .* changes_length = True"):
-        list(iterate(strategy, tmp_path, source, pipeline, padding=etl.Padding()))
+    with pytest.raises(RecordError, match=r"steps and the .* say \d+; a stage .* changes_length = True"):
+        list(iterate(strategy, tmp_path, source, pipeline, padding=Padding()))
 
 
 @pytest.mark.parametrize("lengths", [[1, 2], np.ones((40, 1), int), np.ones(40)])
@@ -207,4 +207,4 @@ def test_lengths_that_are_not_one_for_each_record_are_refused(lengths: Any, monk
     source = Sequences(sequences())
     monkeypatch.setattr(Sequences, "lengths", lengths)
     with pytest.raises(ValueError, match="they must be integers, one for each of its 40 records"):
-        etl.RawIterator(source, NOTHING, padding=etl.Padding())
+        etl.RawIterator(source, NOTHING, padding=Padding())

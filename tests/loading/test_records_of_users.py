@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 import etl
+from etl.loading import Padding
+from etl.sources import RecordError
 
 NOTHING = etl.Pipeline([])
 
 
-@pytest.mark.parametrize("padding", [None, etl.Padding()])
-def test_labels_that_are_objects_arrive_as_they_are(padding: etl.Padding | None) -> None:
+@pytest.mark.parametrize("padding", [None, Padding()])
+def test_labels_that_are_objects_arrive_as_they_are(padding: Padding | None) -> None:
     records = [{"features": np.ones(2), "label": Fraction(number, 3)} for number in range(4)]
     (batch,) = etl.RawIterator(records, NOTHING, 4, padding=padding)
     assert batch.labels.dtype == object
@@ -104,11 +106,11 @@ def test_a_source_may_have_a_method_of_any_name() -> None:
 def test_a_random_pipeline_inside_a_stage_is_the_error_of_that_stage() -> None:
     inner = etl.Pipeline([etl.stages.RandomFlip()])
 
-    def augment(record: etl.Record) -> etl.Record:
+    def augment(record: etl.sources.Record) -> etl.sources.Record:
         return inner(record)
 
     records = [{"features": np.ones((2, 2, 3), np.uint8), "label": 0}]
-    with pytest.raises(etl.RecordError, match="failed at stage 'augment': stage 'random_flip' is random"):
+    with pytest.raises(RecordError, match="failed at stage 'augment': stage 'random_flip' is random"):
         list(etl.RawIterator(records, etl.Pipeline([augment]), 1))
     with pytest.raises(Exception, match="augment") as caught:
         etl.Pipeline([augment])(records[0])

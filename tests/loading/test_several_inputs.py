@@ -10,18 +10,20 @@ import pytest
 
 import etl
 import presave
+from etl.loading import Padding
+from etl.sources import Record, RecordError
 from etl.stages.dtypes import DTYPES
 from tests.every_strategy import NOTHING, STRATEGIES, bits, iterate
 
 
-def doubled(record: etl.Record) -> etl.Record:
+def doubled(record: Record) -> Record:
     """A stage of several inputs."""
     first, second = record["features"]
     return {**record, "features": (first * 2, second)}
 
 
 # An input of floats, one of integers that begins with the number of the record.
-RECORDS: list[etl.Record] = [
+RECORDS: list[Record] = [
     {"features": (first, np.array([number, 7], np.int16)), "label": number}
     for number, first in enumerate(np.random.default_rng(0).standard_normal((30, 4)))
 ]
@@ -42,7 +44,7 @@ def test_every_strategy_gives_the_same_tuples(tmp_path: Path, dtype: str) -> Non
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_labels_and_masks_may_be_tuples_and_a_tuple_of_one_stays_a_tuple(tmp_path: Path, strategy: str) -> None:
-    records: list[etl.Record] = [
+    records: list[Record] = [
         {
             "features": (np.full((3, 2), number),),
             "label": (number, np.full(2, number)),
@@ -62,7 +64,7 @@ def test_labels_and_masks_may_be_tuples_and_a_tuple_of_one_stays_a_tuple(tmp_pat
 
 
 def test_more_than_ten_inputs_keep_their_order_and_a_store_keeps_a_field_for_each(tmp_path: Path) -> None:
-    records: list[etl.Record] = [{"features": tuple(np.full(1, place) for place in range(12))}] * 3
+    records: list[Record] = [{"features": tuple(np.full(1, place) for place in range(12))}] * 3
     with presave.write(tmp_path / "s", etl.records(records, NOTHING)) as store:
         assert sorted(store.fields) == sorted(f"features.{place}" for place in range(12))
         for iterator in (etl.RawIterator(records, NOTHING), etl.PresavedIterator(store, NOTHING)):
@@ -80,12 +82,12 @@ def test_more_than_ten_inputs_keep_their_order_and_a_store_keeps_a_field_for_eac
         ((np.zeros(2), np.zeros(3)), r"field 'features.1' has shape \(3,\), the records before it \(2,\)"),
     ],
 )
-@pytest.mark.parametrize("padding", [None, etl.Padding(fields=["label"])])
+@pytest.mark.parametrize("padding", [None, Padding(fields=["label"])])
 def test_a_record_with_other_inputs_than_the_first_is_named(
-    features: Any, message: str, padding: etl.Padding | None
+    features: Any, message: str, padding: Padding | None
 ) -> None:
     records = [{"features": (np.zeros(2), np.zeros(2)), "label": 0}, {"features": features, "label": 0}]
-    with pytest.raises(etl.RecordError, match=f"record 1 of list: failed at stage 'collate': .*{message}"):
+    with pytest.raises(RecordError, match=f"record 1 of list: failed at stage 'collate': .*{message}"):
         list(etl.RawIterator(records, NOTHING, 2, padding=padding))
 
 
@@ -95,5 +97,5 @@ def test_presaving_refuses_a_record_with_other_inputs(tmp_path: Path) -> None:
         presave.StoreError, match=r"record 1 has fields \['features.0'\]; the first has \['features.0',"
     ):
         presave.write(tmp_path / "s", etl.records(records, NOTHING))
-    with pytest.raises(etl.RecordError, match="record 0 of list: failed at stage 'collate': 'features' is an empty"):
+    with pytest.raises(RecordError, match="record 0 of list: failed at stage 'collate': 'features' is an empty"):
         presave.write(tmp_path / "t", etl.records([{"features": ()}], NOTHING))

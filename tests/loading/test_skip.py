@@ -17,7 +17,9 @@ import pytest
 
 import etl
 import presave
+from etl.iterators import BatchIterator
 from etl.loading.buffer_pool import round_up
+from etl.sources import Record, RecordError
 from presave.errors import is_fault_of_record
 from tests.few_descriptors import few_descriptors
 from tests.tar_files import write as write_tar
@@ -28,7 +30,7 @@ STRATEGIES = ["raw", "presaved", "async raw", "async presaved", "async 0"]
 WIDE = 50_000  # enough for memory that is used again
 
 
-def refuse_bad(record: etl.Record) -> etl.Record:
+def refuse_bad(record: Record) -> Record:
     if int(record["label"]) in BAD:
         raise ValueError(f"number {record['label']} is bad")
     return record
@@ -45,8 +47,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Store]:
         yield opened
 
 
-def make_iterator(strategy: str, store: presave.Store, batch_size: int = 4, **options: Any) -> etl.BatchIterator:
-    iterator: etl.BatchIterator
+def make_iterator(strategy: str, store: presave.Store, batch_size: int = 4, **options: Any) -> BatchIterator:
+    iterator: BatchIterator
     if "presaved" in strategy:
         iterator = etl.PresavedIterator(store, PIPELINE.after("cast"), batch_size, on_error="skip", **options)
     else:
@@ -123,7 +125,7 @@ def test_batches_of_one_record_are_those_of_the_good_ones(store: presave.Store, 
 def test_an_epoch_without_a_good_record_is_an_error(threads: int) -> None:
     raw = etl.RawIterator(RECORDS[:4], PIPELINE, 2, on_error="skip")
     iterator = etl.AsyncIterator(raw, 2, threads=threads) if threads else raw
-    with pytest.raises(etl.RecordError, match="record 0 of list: failed at stage 'refuse_bad': number 0 is bad"):
+    with pytest.raises(RecordError, match="record 0 of list: failed at stage 'refuse_bad': number 0 is bad"):
         list(iterator)
 
 
@@ -178,11 +180,11 @@ def test_an_unknown_on_error_is_refused(store: presave.Store) -> None:
 @pytest.mark.parametrize("stage", ["read", "grow"])
 @pytest.mark.parametrize("number", [0, 5])
 def test_a_record_that_runs_out_of_memory_is_named_and_not_left_out(stage: str, number: int) -> None:
-    class Records(list[etl.Record]):
+    class Records(list[Record]):
         def __getitem__(self, index: Any) -> Any:
             return grow(super().__getitem__(index)) if stage == "read" else super().__getitem__(index)
 
-    def grow(record: etl.Record) -> etl.Record:
+    def grow(record: Record) -> Record:
         if record["label"] == number:
             raise MemoryError("no room")  # one of malloc's would move this thread to another arena for good
         return record
@@ -234,7 +236,7 @@ def test_files_that_cannot_be_opened_for_lack_of_descriptors_are_not_skipped(thr
     iterator = etl.AsyncIterator(raw, threads=threads) if threads else raw
     with (
         few_descriptors(0),
-        pytest.raises(etl.RecordError, match=r"c/0\.png.*too many files are open, of which .* \(ulimit -n\)"),
+        pytest.raises(RecordError, match=r"c/0\.png.*too many files are open, of which .* \(ulimit -n\)"),
     ):
         list(iterator)
     assert sum(map(len, iterator)) == 4
@@ -258,7 +260,7 @@ def test_a_file_that_is_gone_is_skipped_and_a_folder_that_is_gone_is_not(
         with pytest.warns(UserWarning, match=rf"left out 1 of {len(source)} records: record 5 of .*No such file"):
             assert sum(map(len, iterator)) == len(source) - 1
     else:
-        with pytest.raises(etl.RecordError, match="No such file"):
+        with pytest.raises(RecordError, match="No such file"):
             list(iterator)
 
 
@@ -273,5 +275,5 @@ def test_a_table_or_shard_that_is_gone_loses_none_of_its_records(kind: str, tmp_
     else:
         source = etl.Tar(write_tar(path, [(f"{number}.jpg", b"image") for number in range(40)]))
     path.unlink()
-    with pytest.raises(etl.RecordError, match="the file is gone since it was opened; open it again"):
+    with pytest.raises(RecordError, match="the file is gone since it was opened; open it again"):
         list(etl.RawIterator(source, etl.Pipeline([]), 4, on_error="skip"))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import etl
+from etl.sources import Record, RecordError
 from etl.stages import ChannelsFirst, Decode, Normalise, RandomFlip, RandomResizedCrop, RecordRng, Resize
 from etl.stages.cursor import ThreadCursor
 from etl.stages.stage import AnyStage
@@ -20,12 +21,12 @@ RESIZERS = [("pillow", "pillow"), ("turbo", "opencv"), ("pillow", "opencv"), ("t
 class Doubled(Normalise):
     """Changes the call alone."""
 
-    def __call__(self, record: etl.Record) -> etl.Record:
+    def __call__(self, record: Record) -> Record:
         normalised = super().__call__(record)
         return {**normalised, "features": 2 * normalised["features"]}
 
 
-def one_by_one(stages: Sequence[AnyStage], record: etl.Record) -> np.ndarray:
+def one_by_one(stages: Sequence[AnyStage], record: Record) -> np.ndarray:
     """What each stage makes in a pipeline of its own, which has nothing to put together."""
     for place, stage in enumerate(stages):
         record = etl.Pipeline([stage], preceding=stages[:place])(record, RNG)
@@ -33,7 +34,7 @@ def one_by_one(stages: Sequence[AnyStage], record: etl.Record) -> np.ndarray:
     return features
 
 
-def written(pipeline: etl.Pipeline, record: etl.Record, like: np.ndarray) -> np.ndarray:
+def written(pipeline: etl.Pipeline, record: Record, like: np.ndarray) -> np.ndarray:
     out = {"features": np.zeros((3, *like.shape), like.dtype), "label": np.zeros(3, np.int64)}
     pipeline.write_into(record, out, 1, RNG, ThreadCursor())
     assert out["label"][1] == record["label"]
@@ -89,7 +90,7 @@ def test_a_record_of_another_shape_is_refused_even_with_as_many_pixels(
     records = [{"features": np.ones(shape, np.uint8), "label": 0} for shape in shapes]
     iterator = etl.RawIterator(records, etl.Pipeline([ChannelsFirst(), Normalise()]), 2, dtype=dtype)
     message = "record 1 of list: failed at stage 'collate': field 'features' has shape"
-    with pytest.raises(etl.RecordError, match=message if shapes[1] != (4, 6) else "stage 'normalise'"):
+    with pytest.raises(RecordError, match=message if shapes[1] != (4, 6) else "stage 'normalise'"):
         list(iterator)
 
 
@@ -107,7 +108,7 @@ def test_the_result_of_a_resize_is_neither_broadcast_nor_cropped_to_fit(
 ) -> None:
     records = [{"features": np.ones((3, 3, 3), np.uint8), "label": 0}, {"features": features, "label": 0}]
     iterator = etl.RawIterator(records, etl.Pipeline([Resize(3, 3, resizer)]), 2)
-    with pytest.raises(etl.RecordError, match=f"record 1 of list: failed at stage 'collate': {message}"):
+    with pytest.raises(RecordError, match=f"record 1 of list: failed at stage 'collate': {message}"):
         list(iterator)
 
 
@@ -123,12 +124,12 @@ def test_a_truncated_file_fails_at_decode_even_if_fused_with_resize(
     photographs: Path, decoder: str, resizer: str
 ) -> None:
     class Truncated(etl.ImageFolder):
-        def __getitem__(self, index: int) -> etl.Record:
+        def __getitem__(self, index: int) -> Record:
             record = super().__getitem__(index)
             return {**record, "features": record["features"][: 400 if index == 1 else None]}
 
     source = Truncated(photographs)
     for last in (Resize(8, 8, resizer), RandomResizedCrop(8, 8, resizer)):
         iterator = etl.RawIterator(source, etl.Pipeline([Decode(decoder), last]), 4)
-        with pytest.raises(etl.RecordError, match=rf"record 1 of .*\({source.files[1]}\): failed at stage 'decode'"):
+        with pytest.raises(RecordError, match=rf"record 1 of .*\({source.files[1]}\): failed at stage 'decode'"):
             list(iterator)

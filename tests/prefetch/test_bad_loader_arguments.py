@@ -9,10 +9,11 @@ import pytest
 
 import etl
 import presave
+from etl.iterators import BatchIterator
 
 NOTHING = etl.Pipeline([])
 RECORDS = [{"features": [number], "label": number} for number in range(6)]
-Make = Callable[..., etl.BatchIterator]
+Make = Callable[..., BatchIterator]
 
 
 @pytest.fixture(scope="module")

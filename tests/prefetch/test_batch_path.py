@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import etl
+from etl.sources import Record
 
 ROOT = Path(etl.__file__).parents[1]
 GUIDE = ROOT / "docs" / "architecture.md"
@@ -33,7 +34,7 @@ class Squares:
         return {"features": np.full((3, 8, 8), index % 251, np.uint8), "label": index}
 
 
-def scale(record: etl.Record) -> etl.Record:
+def scale(record: Record) -> Record:
     """A user's stage."""
     return {**record, "features": record["features"] / np.float32(255)}
 

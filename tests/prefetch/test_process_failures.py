@@ -18,6 +18,7 @@ import pytest
 import etl
 from etl.prefetch import start
 from etl.prefetch.worker_main import WorkerTracebackError
+from etl.sources import RecordError
 from tests.unlucky_records import BATCHES, Files, Unlucky
 from tests.worker_processes import assert_ended
 
@@ -36,7 +37,7 @@ def iterator(fault: Path) -> Iterator[etl.AsyncIterator]:
 
 def test_an_error_carries_the_traceback_of_the_worker(iterator: etl.AsyncIterator, fault: Path) -> None:
     fault.write_text("5 raises")
-    with pytest.raises(etl.RecordError) as caught:
+    with pytest.raises(RecordError) as caught:
         list(iterator)
     fault.unlink()
     assert isinstance(caught.value.__cause__, OSError)
@@ -47,7 +48,7 @@ def test_an_error_carries_the_traceback_of_the_worker(iterator: etl.AsyncIterato
 
 def test_an_error_that_cannot_be_pickled_keeps_its_text(iterator: etl.AsyncIterator, fault: Path) -> None:
     fault.write_text("5 cannot be pickled")
-    with pytest.raises(etl.RecordError, match=r"record 5 of photos .*: only here") as caught:
+    with pytest.raises(RecordError, match=r"record 5 of photos .*: only here") as caught:
         list(iterator)
     fault.unlink()
     assert "UnpicklableError: only here" in str(caught.value.__cause__)
@@ -55,7 +56,7 @@ def test_an_error_that_cannot_be_pickled_keeps_its_text(iterator: etl.AsyncItera
 
 def test_a_worker_that_exits_is_an_error_with_its_code(iterator: etl.AsyncIterator, fault: Path) -> None:
     fault.write_text("5 exits")
-    with pytest.raises(etl.RecordError, match=r"record 5 of photos .* ended with exit code 7"):
+    with pytest.raises(RecordError, match=r"record 5 of photos .* ended with exit code 7"):
         list(iterator)
     fault.unlink()
 
@@ -141,7 +142,7 @@ def test_after_a_fault_it_can_be_closed_at_once(fault: Path) -> None:
     raw = etl.RawIterator(Files(fault), etl.Pipeline([Unlucky(fault)]), 4)
     iterator = etl.AsyncIterator(raw, 2, workers="process", processes=1, timeout=1)
     fault.write_text("5 hangs")
-    with pytest.raises(etl.RecordError, match="record 5"):
+    with pytest.raises(RecordError, match="record 5"):
         list(iterator)
     iterator.close()
     fault.unlink()
@@ -161,9 +162,7 @@ def test_a_record_that_hangs_before_any_batch_can_be_laid_out_is_named(fault: Pa
     raw = etl.RawIterator(HangsWhereItIsLaidOut(fault), etl.Pipeline([]), 4)
     with etl.AsyncIterator(raw, 2, workers="process", processes=1, timeout=1) as iterator:
         fault.write_text("")
-        with pytest.raises(
-            etl.RecordError, match=r"record 0 of photos \(00.jpg\): failed at stage 'read': not finished"
-        ):
+        with pytest.raises(RecordError, match=r"record 0 of photos \(00.jpg\): failed at stage 'read': not finished"):
             list(iterator)
         fault.unlink()
         assert [batch.labels.tolist() for batch in iterator] == BATCHES

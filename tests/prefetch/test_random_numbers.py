@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import etl
+from etl.sources import RecordError
 from tests.worker_processes import LIMIT_SECONDS, NOTHING
 
 RECORDS = 48
@@ -87,7 +88,7 @@ def test_a_worker_that_replaces_a_killed_one_draws_other_numbers(tmp_path: Path)
     source = Drawing(killed=24, once=tmp_path / "killed")
     with make(source) as iterator:
         before: list[np.ndarray] = []
-        with pytest.raises(etl.RecordError, match="killed by signal 9"):
+        with pytest.raises(RecordError, match="killed by signal 9"):
             before.extend(batch.features.copy() for batch in iterator)
         iterator.set_epoch(1)
         after = drawn(iterator)

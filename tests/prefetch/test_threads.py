@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 import etl
 import presave
+from etl.iterators import BatchIterator
 from etl.iterators.indexed import IndexedIterator
 from etl.loading.batch_plan import Granularity
 from etl.prefetch.prefetcher import PendingBatch
+from etl.sources import Record, RecordError
 from etl.stages.cursor import ThreadCursor
 from tests.leftovers import prefetch_threads, wait_for_prefetch_threads
 from tests.watched_records import LIMIT_SECONDS, Watched
@@ -24,12 +26,12 @@ NOTHING = etl.Pipeline([])
 RECORDS = [{"features": np.full(3, number), "label": number} for number in range(29)]
 
 
-def as_it_is(record: etl.Record) -> etl.Record:
+def as_it_is(record: Record) -> Record:
     """Hands on the gathered arrays: what is gathered for another part must not get into them."""
     return record
 
 
-def labels_of(iterator: etl.BatchIterator) -> list[list[int]]:
+def labels_of(iterator: BatchIterator) -> list[list[int]]:
     return [batch.labels.tolist() for batch in iterator]
 
 
@@ -53,7 +55,7 @@ def make(kind: str, store: presave.Store, batch_size: int) -> IndexedIterator:
 def test_batches_and_states_are_those_of_the_plain_iterator(
     store: presave.Store, threads: int, prefetch_size: int, batch_size: int, kind: str
 ) -> None:
-    def seen(iterator: etl.BatchIterator) -> list[Any]:
+    def seen(iterator: BatchIterator) -> list[Any]:
         return [
             (batch.labels.tolist(), batch.features.tolist(), iterator.state_dict())
             for _ in range(2)
@@ -124,7 +126,7 @@ def test_the_error_is_that_of_the_lowest_bad_record_of_the_first_bad_batch(threa
     threading.Timer(0.05, records.gate.set).start()
     batches = iter(iterator)
     assert next(batches).labels.tolist() == list(range(8))
-    with pytest.raises(etl.RecordError, match=r"record 13 of Watched \(13.jpg\): failed at stage 'read': disk on fire"):
+    with pytest.raises(RecordError, match=r"record 13 of Watched \(13.jpg\): failed at stage 'read': disk on fire"):
         next(batches)
     with pytest.raises(StopIteration):
         next(batches)
@@ -141,7 +143,7 @@ def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_wo
     message = (
         rf"record {hanging} of Watched \({hanging}.jpg\): failed at stage 'read': not finished after 0.2 s of wait"
     )
-    with pytest.raises(etl.RecordError, match=message) as caught:
+    with pytest.raises(RecordError, match=message) as caught:
         labels_of(iterator)
     assert isinstance(caught.value.__cause__, TimeoutError)
     records.waiting = ()
@@ -153,12 +155,12 @@ def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_wo
 def test_a_hanging_stage_is_named() -> None:
     gate = threading.Event()
 
-    def wait_for_it(record: etl.Record) -> etl.Record:
+    def wait_for_it(record: Record) -> Record:
         assert record["label"] != 2 or gate.wait(LIMIT_SECONDS)
         return record
 
     raw = etl.RawIterator(RECORDS, etl.Pipeline([wait_for_it]), 8)
-    with pytest.raises(etl.RecordError, match="record 2 of list: failed at stage 'wait_for_it': not finished"):
+    with pytest.raises(RecordError, match="record 2 of list: failed at stage 'wait_for_it': not finished"):
         labels_of(etl.AsyncIterator(raw, 1, threads=1, timeout=0.2))
     gate.set()
     wait_for_prefetch_threads()

@@ -14,6 +14,7 @@ import etl
 from etl.runtime import CollectionWatch, GcPolicy, HeapPolicy, glibc
 from etl.runtime.gc_policy import MIN_FROZEN
 from etl.runtime.heap_policy import PROBE_NBYTES
+from etl.sources import Record
 
 ENABLED, THRESHOLD, FROZEN, LIMIT, RETAINED, COLLECTIONS = range(6)
 RECORDS = 6
@@ -26,7 +27,7 @@ class State:
     def __len__(self) -> int:
         return RECORDS
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         if not _watches:
             _watches.append(CollectionWatch())
             _watches[0].__enter__()

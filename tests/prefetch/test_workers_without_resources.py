@@ -73,7 +73,7 @@ for more in range(40):
         iterator = make()
         batches = [batch.features.tobytes() for batch in iterator]
         assert batches == expected
-    except (OSError, ChildProcessError, etl.RecordError) as error:
+    except (OSError, ChildProcessError, etl.sources.RecordError) as error:
         refused += 1
         last = error
         del error

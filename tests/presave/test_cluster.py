@@ -12,8 +12,8 @@ import joblib
 import numpy as np
 import pytest
 
-import etl
 import presave
+from etl.sources import RecordError
 from tests.presave.records import bytes_of
 from tests.shared_handles import Buffer, pixels
 
@@ -76,7 +76,7 @@ def killed_always(records: CountedRecords) -> None:
 
 
 def failed(records: CountedRecords) -> None:
-    raise etl.RecordError("counted", records.at, "decode", "", "bad bytes")
+    raise RecordError("counted", records.at, "decode", "", "bad bytes")
 
 
 def failed_awkwardly(records: CountedRecords) -> None:
@@ -125,7 +125,7 @@ def test_workers_and_threads_write_the_same_bytes(format: str, tmp_path: Path, n
 
 def test_a_failing_record_raises_in_the_caller_and_the_same_call_continues(tmp_path: Path, notes: Path) -> None:
     bad = CountedRecords(notes, 33, failed)
-    with pytest.raises(etl.RecordError, match="record 33 of counted: failed at stage 'decode': bad bytes") as caught:
+    with pytest.raises(RecordError, match="record 33 of counted: failed at stage 'decode': bad bytes") as caught:
         _write(tmp_path / "s", bad)
     assert caught.value.record == 33
     whole = {int(path.name[:5]) for path in (tmp_path / ".s.partial").glob("*.done.json")}

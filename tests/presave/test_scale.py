@@ -26,7 +26,7 @@ ALLOWED_NBYTES = 100_000
 
 @pytest.fixture
 def _traced() -> Iterator[None]:
-    etl.load_kernels()  # otherwise a background thread imports them at any moment
+    etl.kernels.load_kernels()  # otherwise a background thread imports them at any moment
     tracemalloc.start()
     yield
     tracemalloc.stop()

@@ -13,6 +13,7 @@ import torch
 import etl
 from etl.runtime import batch_boundary
 from etl.runtime.boundaries import at_batch_boundaries
+from etl.training import Iteration, Listener
 
 BATCHES = 4
 
@@ -49,7 +50,7 @@ ITERATORS: dict[str, Callable[[], Any]] = {
 }
 
 
-class Recorder(etl.Listener):
+class Recorder(Listener):
     """Records steps and boundaries in order."""
 
     needs_times = False
@@ -63,7 +64,7 @@ class Recorder(etl.Listener):
     def fit_ended(self) -> None:
         pass
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         self.events.append("step")
 
     def boundary(self) -> None:

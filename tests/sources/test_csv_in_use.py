@@ -13,6 +13,7 @@ import pytest
 import etl
 import presave
 from etl.commands import main
+from etl.sources import RecordError
 from etl.sources.csv import LINES_PER_BLOCK
 from tests.csv_files import table, write
 from tests.readers import assert_threads_and_a_fork_read, descriptors_below
@@ -43,7 +44,7 @@ def test_a_store_that_was_begun_with_other_options_is_not_gone_on_with(options: 
     path = table(tmp_path)
     path.write_text(path.read_text() + "1,2,3,x,4\n")
     interrupted, changed = (etl.Csv(path, label="label", **more) for more in ({}, options))
-    with pytest.raises(etl.RecordError, match="'x' is not a number"):
+    with pytest.raises(RecordError, match="'x' is not a number"):
         presave.write(tmp_path / "s", etl.records(interrupted, etl.Pipeline([])), shard_nbytes=1000)
     with pytest.raises(presave.StoreError, match="holds the beginning of another store"):
         presave.write(tmp_path / "s", etl.records(changed, etl.Pipeline([])), shard_nbytes=1000)

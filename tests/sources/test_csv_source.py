@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl
-from etl.sources import csv_rows
+from etl.sources import RecordError, csv_rows
 from etl.sources import labels as csv_labels
 from tests.csv_files import write
 
@@ -187,7 +187,7 @@ def test_a_wrong_value_is_named_when_it_is_read(field: str, said: str, tmp_path:
     assert source[0]["features"].tolist() == [1, 2]
     with pytest.raises(ValueError, match=rf"table\.csv, line 3, column 'b': {said}"):
         source[1]
-    with pytest.raises(etl.RecordError, match=r"record 1 of .*\(line 3\): failed at stage 'read'"):
+    with pytest.raises(RecordError, match=r"record 1 of .*\(line 3\): failed at stage 'read'"):
         list(etl.RawIterator(source, etl.Pipeline([])))
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import etl
 import presave
+from etl.loading import Padding
 from etl.sources import tar_index
 from etl.sources.idx import write_idx
 from tests import csv_files, tar_files
@@ -223,7 +224,7 @@ def test_sequences_and_tensors_in_memory_are_identified(tmp_path: Path) -> None:
         return etl.MapDataset(torch.utils.data.TensorDataset(data.double()[:, None] + first, data))
 
     for number, make in enumerate((sequences, tensors)):
-        iterators = [etl.RawIterator(make(first), NOTHING, padding=etl.Padding()) for first in (0, 0, 1)]
+        iterators = [etl.RawIterator(make(first), NOTHING, padding=Padding()) for first in (0, 0, 1)]
         iterators[1].load_state_dict(iterators[0].state_dict())
         with pytest.raises(ValueError, match="other records"):
             iterators[2].load_state_dict(iterators[0].state_dict())

@@ -12,6 +12,7 @@ from PIL import Image
 
 import etl
 from etl.images import pillow
+from etl.sources import RecordError
 from tests.readers import descriptors_below
 
 
@@ -193,14 +194,14 @@ def test_a_file_that_has_gone_is_an_error_that_names_record_file_and_stage(tmp_p
     source = etl.ImageFolder(tmp_path)
     (tmp_path / "a/2.jpg").unlink()
     iterator = etl.RawIterator(source, etl.Pipeline([]), batch_size=1)
-    with pytest.raises(etl.RecordError, match=r"record 1 of .*\(a/2\.jpg\): failed at stage 'read': .*No such file"):
+    with pytest.raises(RecordError, match=r"record 1 of .*\(a/2\.jpg\): failed at stage 'read': .*No such file"):
         list(iterator)
 
 
 def test_an_empty_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     write_files(tmp_path, "a/1.jpg")
     (tmp_path / "a/1.jpg").write_bytes(b"")
-    with pytest.raises(etl.RecordError, match=r"a/1\.jpg.*the file is empty"):
+    with pytest.raises(RecordError, match=r"a/1\.jpg.*the file is empty"):
         etl.records(etl.ImageFolder(tmp_path), etl.image_pipeline(8))[0]
 
 

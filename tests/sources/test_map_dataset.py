@@ -21,6 +21,7 @@ from PIL import Image
 import etl
 import presave
 from etl.loading.batch import as_batch
+from etl.sources import RecordError
 
 NOTHING = etl.Pipeline([])
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
@@ -175,7 +176,7 @@ def test_an_image_that_is_the_label_keeps_its_mode() -> None:
 )
 def test_an_item_of_another_form_is_an_error_that_describes_it(item: Any, message: str) -> None:
     iterator = etl.RawIterator(etl.MapDataset([(PIXELS, 0), item]), NOTHING, 2)
-    with pytest.raises(etl.RecordError, match=f"record 1 of list: failed at stage 'read': {message}"):
+    with pytest.raises(RecordError, match=f"record 1 of list: failed at stage 'read': {message}"):
         list(iterator)
 
 
@@ -202,7 +203,7 @@ def test_what_the_data_set_raises_names_the_record_and_its_file(photographs: Pat
 
     data = Photographs(photographs, fail)
     message = rf"record 2 of Photographs \({data.samples[2][0]}\): failed at stage 'read': .*{error.args[0]}"
-    with pytest.raises(etl.RecordError, match=message):
+    with pytest.raises(RecordError, match=message):
         list(etl.RawIterator(etl.MapDataset(data), NOTHING, 4))
 
 

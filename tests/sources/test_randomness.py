@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import etl
+from etl.sources import Record
 from etl.sources.randomness import is_random
 
 
@@ -28,7 +29,7 @@ class Transformed:
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         self.read.append(index)
         return {"features": (np.ones(2), self.transform(index)), "label": index}
 

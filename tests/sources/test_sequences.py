@@ -12,6 +12,7 @@ import pytest
 import etl
 import presave
 from etl.commands import main
+from etl.sources import RecordError
 
 RANDOM = np.random.default_rng(0)
 
@@ -178,7 +179,7 @@ def test_a_damaged_file_is_named_when_it_is_read(content: str, said: str, tmp_pa
     source[0]
     with pytest.raises(ValueError, match=said):
         source[1]
-    with pytest.raises(etl.RecordError, match=r"record 1 of .*\(s2\.csv\): failed at stage 'read'"):
+    with pytest.raises(RecordError, match=r"record 1 of .*\(s2\.csv\): failed at stage 'read'"):
         etl.records(source, etl.Pipeline([]))[1]
 
 

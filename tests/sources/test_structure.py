@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, default_collate
 
 import etl
 import presave
+from etl.sources import RecordError
 
 NOTHING = etl.Pipeline([])
 RECORDS = 5
@@ -208,7 +209,7 @@ def test_what_is_left_out_of_a_mapping_or_a_pair_is_none_in_its_place() -> None:
     ],
 )
 def test_an_item_of_another_structure_is_an_error_that_names_the_place(items: list[Any], message: str) -> None:
-    with pytest.raises(etl.RecordError, match=f"record {len(items) - 1} of list: failed at stage 'read': {message}"):
+    with pytest.raises(RecordError, match=f"record {len(items) - 1} of list: failed at stage 'read': {message}"):
         list(etl.RawIterator(etl.MapDataset(items), NOTHING, 2))
 
 

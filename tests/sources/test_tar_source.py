@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import etl
+from etl.sources import RecordError
 from tests.tar_files import Members, contents, numbered, write
 
 pytestmark = pytest.mark.usefixtures("user_cache")
@@ -127,7 +128,7 @@ def test_labels_in_some_shards_only_are_refused(tmp_path: Path) -> None:
 
 def test_an_empty_image_is_an_error_that_names_it(tmp_path: Path) -> None:
     source = etl.Tar(write(tmp_path / "s.tar", [("1.jpg", b""), ("1.cls", b"0")]))
-    with pytest.raises(etl.RecordError, match=r"\(s\.tar: 1\.jpg\): failed at stage 'read': the file is empty"):
+    with pytest.raises(RecordError, match=r"\(s\.tar: 1\.jpg\): failed at stage 'read': the file is empty"):
         etl.records(source, etl.image_pipeline(8))[0]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import etl
+from etl.sources import Record, RecordError
 
 NOTHING = etl.Pipeline([])
 FIRST = {"features": np.zeros(3, np.uint8), "label": 0}
@@ -31,7 +32,7 @@ def load(records: Sequence[Any]) -> etl.Batch:
     ],
 )
 def test_a_record_unlike_the_first_is_refused_and_not_bent(second: dict[str, Any], message: str) -> None:
-    with pytest.raises(etl.RecordError, match=f"record 1 of list: failed at stage 'collate': .*{message}"):
+    with pytest.raises(RecordError, match=f"record 1 of list: failed at stage 'collate': .*{message}"):
         load([FIRST, second])
 
 
@@ -45,19 +46,19 @@ def test_values_that_fit_without_loss_are_taken() -> None:
 
 @pytest.mark.parametrize("record", [{"label": 0}, {}])
 def test_a_record_without_features_says_what_it_has(record: dict[str, Any]) -> None:
-    with pytest.raises(etl.RecordError, match=r"record 0 of list.*no field 'features'; it has ('label'|none)"):
+    with pytest.raises(RecordError, match=r"record 0 of list.*no field 'features'; it has ('label'|none)"):
         load([record])
 
 
 def test_a_pair_is_not_a_record_and_the_message_says_what_is_one() -> None:
-    with pytest.raises(etl.RecordError, match="it is a tuple; a record is a mapping with 'features' and 'label'"):
+    with pytest.raises(RecordError, match="it is a tuple; a record is a mapping with 'features' and 'label'"):
         load([(np.zeros(3), 1)])
 
 
 def test_the_pipeline_runs_once_a_record_even_if_it_works_in_place() -> None:
     calls = []
 
-    def centred(record: etl.Record) -> etl.Record:
+    def centred(record: Record) -> Record:
         calls.append(int(record["label"]))
         record["features"][...] -= 1
         return record
@@ -70,7 +71,5 @@ def test_the_pipeline_runs_once_a_record_even_if_it_works_in_place() -> None:
 
 def test_a_field_that_the_first_record_had_not_is_an_error_and_not_dropped() -> None:
     records = [{"features": np.zeros(2)}, {"features": np.zeros(2), "label": 1}]
-    with pytest.raises(
-        etl.RecordError, match=r"record 1 .*it has fields features, label, the records before it features"
-    ):
+    with pytest.raises(RecordError, match=r"record 1 .*it has fields features, label, the records before it features"):
         list(etl.RawIterator(records, etl.Pipeline([]), batch_size=2))

@@ -15,6 +15,7 @@ from PIL import ExifTags, Image, ImageOps
 
 import etl
 import presave
+from etl.sources import RecordError
 from tests.image_files import XMP, encode
 from tests.image_files import orientation as exif_of
 
@@ -308,14 +309,14 @@ def test_a_file_of_so_many_pixels_that_pillow_warns_is_refused(
 
 def test_floating_point_pixels_are_refused_and_do_not_become_black() -> None:
     encoded = encode(Image.fromarray(np.full((4, 6), 0.5, np.float32)), "TIFF")
-    with pytest.raises(etl.RecordError, match="floating-point numbers, whose range is not known; convert it to 8 or"):
+    with pytest.raises(RecordError, match="floating-point numbers, whose range is not known; convert it to 8 or"):
         next(iter(raw_batches(encoded)))
 
 
 @pytest.mark.parametrize("value", [1 << 16, -1])
 def test_integers_of_more_than_sixteen_bits_are_refused_and_do_not_wrap_around(value: int) -> None:
     encoded = encode(Image.fromarray(np.full((4, 6), value, np.int32)), "TIFF")
-    with pytest.raises(etl.RecordError, match="integers of more than 16 bits; convert it to 8 or 16 bits"):
+    with pytest.raises(RecordError, match="integers of more than 16 bits; convert it to 8 or 16 bits"):
         next(iter(raw_batches(encoded)))
 
 

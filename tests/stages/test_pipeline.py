@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import etl
+from etl.sources import Record, RecordError
 from etl.stages import ChannelsFirst, Decode, Normalise, Resize
 from etl.stages.cursor import ThreadCursor
 
@@ -25,11 +26,11 @@ def from_pixels(size: int = 8) -> etl.Pipeline:
     return etl.Pipeline([Resize(size, size), ChannelsFirst(), Normalise()])
 
 
-def doubled(record: etl.Record) -> etl.Record:
+def doubled(record: Record) -> Record:
     return {**record, "features": np.asarray(record["features"]) * 2}
 
 
-def shifted(record: etl.Record) -> etl.Record:
+def shifted(record: Record) -> Record:
     return {**record, "features": np.asarray(record["features"]) + 1}
 
 
@@ -83,7 +84,7 @@ def test_the_fingerprints_of_the_presets_never_change() -> None:
 
 
 def test_the_fingerprint_changes_with_every_setting_and_with_the_order() -> None:
-    def versioned(record: etl.Record) -> etl.Record:
+    def versioned(record: Record) -> Record:
         return record
 
     pipelines: list[Callable[[], etl.Pipeline]] = [
@@ -129,9 +130,9 @@ def test_a_failing_stage_is_named_with_its_record_and_file(tmp_path: Path) -> No
     (tmp_path / "cat" / "1.png").write_bytes(b"not a picture")
     source = etl.ImageFolder(tmp_path)
     claim = r"record 1 of .*\(cat/1\.png\): failed at stage 'decode': not an image that Pillow knows"
-    with pytest.raises(etl.RecordError, match=claim) as presaving:
+    with pytest.raises(RecordError, match=claim) as presaving:
         etl.records(source, etl.image_pipeline(4))[1]
-    with pytest.raises(etl.RecordError, match=claim) as loading:
+    with pytest.raises(RecordError, match=claim) as loading:
         list(etl.RawIterator(source, etl.image_pipeline(4), batch_size=3))
     for error in (presaving.value, loading.value):
         assert (error.record, error.stage, error.name) == (1, "decode", "cat/1.png")
@@ -139,7 +140,7 @@ def test_a_failing_stage_is_named_with_its_record_and_file(tmp_path: Path) -> No
 
 
 def test_a_record_error_survives_pickling() -> None:
-    error = etl.RecordError("photos", 17, "decode", "cat/17.jpg", "truncated")
+    error = RecordError("photos", 17, "decode", "cat/17.jpg", "truncated")
     again = copy.copy(error)
     assert str(again) == str(error) == "record 17 of photos (cat/17.jpg): failed at stage 'decode': truncated"
 
@@ -218,11 +219,11 @@ def test_settings_of_every_kind_of_stage_are_in_the_fingerprint() -> None:
         def __init__(self, size: object) -> None:
             self.size = size
 
-        def __call__(self, record: etl.Record) -> etl.Record:
+        def __call__(self, record: Record) -> Record:
             return record
 
-    def scale_by(factor: float) -> Callable[[etl.Record], etl.Record]:
-        def scale(record: etl.Record) -> etl.Record:
+    def scale_by(factor: float) -> Callable[[Record], Record]:
+        def scale(record: Record) -> Record:
             return {**record, "features": record["features"] * factor}
 
         return scale
@@ -239,7 +240,7 @@ def test_a_stage_with_a_setting_that_identifies_nothing_is_refused_when_it_is_pr
         def __init__(self) -> None:
             self.table = object()
 
-        def __call__(self, record: etl.Record) -> etl.Record:
+        def __call__(self, record: Record) -> Record:
             return record
 
     pipeline = etl.Pipeline([Lookup()])
@@ -253,7 +254,7 @@ class Greedy:
 
     name = "greedy"
 
-    def __call__(self, record: etl.Record) -> etl.Record:
+    def __call__(self, record: Record) -> Record:
         raise MemoryError
 
 
@@ -261,7 +262,7 @@ class GreedySource:
     def __len__(self) -> int:
         return 3
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         raise MemoryError("no 5 GB")
 
 

@@ -17,6 +17,8 @@ from PIL import Image, ImageEnhance
 
 import etl
 import presave
+from etl.iterators import BatchIterator
+from etl.sources import RecordError
 from etl.stages import (
     ChannelsFirst,
     ColourJitter,
@@ -52,7 +54,7 @@ def store(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield written
 
 
-def by_record(iterator: etl.BatchIterator) -> dict[int, bytes]:
+def by_record(iterator: BatchIterator) -> dict[int, bytes]:
     """The augmented features of each record of an epoch that is not shuffled."""
     features = [each.tobytes() for batch in iterator for each in batch.features]
     return dict(enumerate(features))
@@ -71,7 +73,7 @@ def test_every_strategy_augments_a_record_alike_in_an_epoch_and_otherwise_in_the
     raw = make_raw(photographs)
     expected = [by_record(raw) for _ in range(3)]
     assert len(set().union(*(epoch.values() for epoch in expected))) == 3 * 40
-    others: list[etl.BatchIterator] = [
+    others: list[BatchIterator] = [
         make_raw(photographs, 1),
         make_raw(photographs, 40),
         presaved(9),
@@ -90,7 +92,7 @@ def test_shuffling_sharding_and_resuming_change_no_draw(photographs: Path) -> No
     def make(**options: Any) -> etl.RawIterator:
         return etl.RawIterator(numbered, pipeline, 4, **options)
 
-    def found(batches: Iterator[etl.Batch] | etl.BatchIterator) -> dict[int, bytes]:
+    def found(batches: Iterator[etl.Batch] | BatchIterator) -> dict[int, bytes]:
         return {int(label): each.tobytes() for batch in batches for each, label in zip(*batch, strict=True)}
 
     expected = found(make())
@@ -235,13 +237,13 @@ def test_a_record_is_not_changed_by_what_is_drawn_for_it() -> None:
 def test_an_image_smaller_than_its_crop_is_an_error_that_gives_both_sizes() -> None:
     iterator = etl.RawIterator([{"features": PIXELS, "label": 0}], etl.Pipeline([RandomCrop(20, 8, padding=1)]))
     message = "failed at stage 'random_crop': an image of 16 x 12 with padding 1 is smaller than the crop, 20 x 8"
-    with pytest.raises(etl.RecordError, match=message):
+    with pytest.raises(RecordError, match=message):
         list(iterator)
 
 
 def test_features_that_have_no_colours_are_refused_by_jitter() -> None:
     iterator = etl.RawIterator([{"features": np.ones((4, 4)), "label": 0}], etl.Pipeline([ColourJitter()]))
-    with pytest.raises(etl.RecordError, match=r"'colour_jitter': features are float64 of shape \(4, 4\), not uint8 of"):
+    with pytest.raises(RecordError, match=r"'colour_jitter': features are float64 of shape \(4, 4\), not uint8 of"):
         list(iterator)
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 import etl
 from etl.images import turbo
+from etl.sources import RecordError
 from tests.image_files import XMP, encode, orientation
 
 # Python treats such a package as missing.
@@ -136,7 +137,7 @@ def test_a_bad_file_is_an_error_at_decode_that_names_it(tmp_path: Path, damage: 
     encoded.tofile(tmp_path / "cat" / "1.jpg")
     bad.tofile(tmp_path / "cat" / "2.jpg")
     pipeline = etl.Pipeline([etl.stages.Decode("turbo"), etl.stages.Resize(8, 8, resizer)])
-    with pytest.raises(etl.RecordError, match=r"record 1 of .*\(cat/2.jpg\): failed at stage 'decode': "):
+    with pytest.raises(RecordError, match=r"record 1 of .*\(cat/2.jpg\): failed at stage 'decode': "):
         list(etl.RawIterator(etl.ImageFolder(tmp_path), pipeline, 2))
 
 

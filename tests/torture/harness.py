@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 HERE = Path(__file__).parent
 # A fault by itself is one of processor time, so that a busy machine makes none; what waits forever is one, too.

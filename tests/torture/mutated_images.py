@@ -15,6 +15,7 @@ from PIL import ExifTags, Image
 
 import etl
 from etl.images import pillow, turbo
+from etl.sources import RecordError
 from tests.torture.mutated_input import Input, writer
 
 MANY_PIXELS = 10_000_000
@@ -111,7 +112,7 @@ def _in_folder(folder: Path) -> Input:
     file.parent.mkdir(parents=True)
     file.write_bytes(_jpegs()[0])
     records = etl.records(etl.ImageFolder(folder / "images"), etl.image_pipeline(size=8, decoder="pillow"))
-    return Input(_jpegs() + _pngs(), writer(file, lambda: records[0]), (etl.RecordError,), "class/image.jpg")
+    return Input(_jpegs() + _pngs(), writer(file, lambda: records[0]), (RecordError,), "class/image.jpg")
 
 
 def _decoded(

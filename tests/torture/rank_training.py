@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import etl
+from etl.training import Checkpoint, EarlyStopping, Iteration, RankError, fit_parallel
 from tests.training.rank_jobs import CLASSES, FEATURES, Labelled
 
 RANKS, RECORDS, BATCH_SIZE, EPOCHS = 2, 24, 2, 2
@@ -50,7 +51,7 @@ class Noted:
     def fit_started(self) -> None:
         """Do nothing."""
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         self.note(TRAINED, iteration.epoch, self.training.position[1], *self.numbers)
         time.sleep(STEP_SECONDS)
 
@@ -93,13 +94,13 @@ def options(folder: Path) -> dict[str, Any]:
     """Arguments of `fit`."""
     noted = Noted(folder)
     held_out = etl.RawIterator(Slow(8), etl.Pipeline([]), BATCH_SIZE)
-    stopping = etl.EarlyStopping(patience=EPOCHS, evaluate=held_out)
+    stopping = EarlyStopping(patience=EPOCHS, evaluate=held_out)
     return {
         "backend": "cpu",
         "epochs": EPOCHS,
         "optimizer": make_optimizer,
         "loss": noted.loss,
-        "listeners": [noted, stopping, etl.Checkpoint(folder / CHECKPOINT, every=1)],
+        "listeners": [noted, stopping, Checkpoint(folder / CHECKPOINT, every=1)],
     }
 
 
@@ -116,11 +117,11 @@ def run_fit_parallel(folder: Path, restarts: int, timeout: float) -> None:
     enter(folder)
     outcome: dict[str, Any] = {}
     try:
-        result = etl.fit_parallel(
+        result = fit_parallel(
             make_model, make_batches, workers=RANKS, timeout=timeout, restarts=restarts, **options(folder)
         )
         torch.save(result.state, folder / RESULT)
-    except etl.RankError as error:
+    except RankError as error:
         outcome = {"message": str(error), "rank": error.rank}
     (folder / OUTCOME).write_text(json.dumps(outcome))
 

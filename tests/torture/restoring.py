@@ -19,7 +19,9 @@ import numpy as np
 
 import etl
 import presave
+from etl.iterators import BatchIterator
 from etl.iterators.indexed import IndexedIterator
+from etl.loading import Padding
 from presave.mapped_rows import COMPILED
 from tests.torture.harness import fork, serve
 
@@ -71,7 +73,7 @@ def make_iterator(how: dict[str, Any]) -> Any:
     """The iterator that `how` describes, JSON values only."""
     options = {name: how[name] for name in ("batch_size", "shuffle", "seed", "drop_last")}
     if how["buckets"] is not None:
-        options |= {"padding": etl.Padding(), "bucket_records": how["buckets"]}
+        options |= {"padding": Padding(), "bucket_records": how["buckets"]}
     stages = [Noise()] if how.get("noise", True) else []
     pipeline = etl.Pipeline([*stages, Jitter(how["jitter"])] if "jitter" in how else stages)
     source = Numbered(how["buckets"] is not None)
@@ -85,7 +87,7 @@ def make_iterator(how: dict[str, Any]) -> Any:
     return iterator if how["ahead"] is None else etl.AsyncIterator(iterator, **how["ahead"])
 
 
-def digests(iterator: etl.BatchIterator, epochs: int) -> Iterator[tuple[int, list[int], str]]:
+def digests(iterator: BatchIterator, epochs: int) -> Iterator[tuple[int, list[int], str]]:
     """Epoch, record numbers but for repeated ones, and the bytes of everything of each batch, over so many further
     ends of epochs.
     """

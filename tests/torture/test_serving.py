@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import etl
+from etl.training import ParallelInference
 from tests.torture.conftest import HowMany, Tally
 
 CALLERS, WIDTHS, MOST_RECORDS, WRONG_SHARE = 64, (1, 3, 8), 4, 0.001
@@ -33,7 +33,7 @@ def test_every_caller_gets_the_answer_to_its_own_request(mode: Any, how_many: Ho
     wrong: list[str] = []
     lock = threading.Lock()
 
-    def call(caller: int, server: etl.ParallelInference) -> None:
+    def call(caller: int, server: ParallelInference) -> None:
         drawn = random.Random(caller)
         for number in range(each):
             value = float(caller * each + number)
@@ -51,7 +51,7 @@ def test_every_caller_gets_the_answer_to_its_own_request(mode: Any, how_many: Ho
                 else:
                     wrong.append(f"caller {caller}, request {number}")
 
-    with etl.ParallelInference(Adds(), workers=3, mode=mode, batch_limit=16, queue_limit=20, max_wait_ms=1) as server:
+    with ParallelInference(Adds(), workers=3, mode=mode, batch_limit=16, queue_limit=20, max_wait_ms=1) as server:
         callers = [threading.Thread(target=call, args=(caller, server), daemon=True) for caller in range(CALLERS)]
         for thread in callers:
             thread.start()

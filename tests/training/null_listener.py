@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import etl
+from etl.training import Iteration
 
 
 class NullListener:
@@ -17,6 +17,6 @@ class NullListener:
 
     def fit_started(self) -> None: ...
 
-    def iteration_done(self, iteration: etl.Iteration) -> None: ...
+    def iteration_done(self, iteration: Iteration) -> None: ...
 
     def fit_ended(self) -> None: ...

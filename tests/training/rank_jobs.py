@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import etl
+from etl.training import Checkpoint, EarlyStopping, Iteration
 from tests.training.null_listener import NullListener
 
 FEATURES, CLASSES = 6, 4
@@ -80,7 +81,7 @@ class Noting(NullListener):
         self.numbers = labels.tolist()
         return torch.nn.functional.cross_entropy(output, labels % CLASSES)
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         with (self.folder / f"rank{self.training.ranks.rank}").open("a") as file:
             file.write(f"{iteration.epoch} {iteration.number} {' '.join(map(str, self.numbers))}\n")
 
@@ -90,7 +91,7 @@ def run_under_torchrun(folder: Path) -> None:
     noting = Noting(folder)
     source = Labelled(40, {21: "is killed"}, once=folder / "killed")
     batches = etl.RawIterator(source, etl.Pipeline([]), 4, shuffle=True)
-    checkpoint = etl.Checkpoint(folder / "checkpoint", every=1)
+    checkpoint = Checkpoint(folder / "checkpoint", every=1)
     result = etl.fit(make_model(), batches, backend="cpu", epochs=2, loss=noting.loss, listeners=[noting, checkpoint])
     if noting.training.ranks.rank == 0:
         (folder / "done").write_text(str(result.epochs))
@@ -127,10 +128,10 @@ def train_in_turns(folder: Path) -> None:
     except ValueError as error:
         found["uneven"] = str(error)
     # 21 records for evaluation: two ranks repeat one of them.
-    early = etl.EarlyStopping(max_epochs=3, evaluate=raw(21, 5))
+    early = EarlyStopping(max_epochs=3, evaluate=raw(21, 5))
     fit("early", raw(40, 4), epochs=None, listeners=[early])
     found["early"] |= {"epochs": early.scores, "best": early.best_epoch}
-    fit("timed", raw(40), epochs=None, listeners=[etl.EarlyStopping(max_seconds=0.05)])
+    fit("timed", raw(40), epochs=None, listeners=[EarlyStopping(max_seconds=0.05)])
     model = make_model()
     fit("once", raw(40), model)
     fit("twice", raw(40), model)  # the wrapper of the first fit must not go on averaging

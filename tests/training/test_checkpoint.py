@@ -17,6 +17,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import etl
+from etl.iterators import BatchIterator
+from etl.training import Checkpoint, EarlyStopping, Iteration
 from tests.training.null_listener import NullListener
 from tests.training.rank_jobs import Numbered, make_model, raw
 
@@ -31,7 +33,7 @@ class FailAfter(NullListener):
     def __init__(self, iterations: int) -> None:
         self.left = iterations
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         self.left -= 1
         if self.left < 0:
             raise StopError
@@ -39,7 +41,7 @@ class FailAfter(NullListener):
 
 def fit(path: Path, fails_after: int = 10**6, every: int | None = 1, batches: Any = None, **options: Any) -> Any:
     model = make_model()
-    listeners = [FailAfter(fails_after), etl.Checkpoint(path, every)]
+    listeners = [FailAfter(fails_after), Checkpoint(path, every)]
     options = {"backend": "cpu", "optimizer": "adam", "epochs": EPOCHS, "listeners": listeners, **options}
     result = etl.fit(model, raw(20) if batches is None else batches, **options)
     return model.state_dict(), result
@@ -69,8 +71,8 @@ def test_by_default_it_is_saved_after_each_epoch_and_at_the_end_of_the_fit(tmp_p
     with pytest.raises(StopError):
         fit(path, 7, every=None)
     assert torch.load(path)["iterator"]["epoch"] == 1
-    stopped = etl.EarlyStopping(max_seconds=1e-9)
-    etl.fit(make_model(), raw(20), backend="cpu", epochs=1, listeners=[stopped, etl.Checkpoint(tmp_path / "stopped")])
+    stopped = EarlyStopping(max_seconds=1e-9)
+    etl.fit(make_model(), raw(20), backend="cpu", epochs=1, listeners=[stopped, Checkpoint(tmp_path / "stopped")])
     assert torch.load(tmp_path / "stopped")["iterator"]["position"] == 4
 
 
@@ -79,10 +81,10 @@ def test_by_default_it_is_saved_after_each_epoch_and_at_the_end_of_the_fit(tmp_p
 def test_scores_of_early_stopping_are_those_of_a_training_that_did_not_fail(
     tmp_path: Path, every: int | None, fails_after: int
 ) -> None:
-    def run(path: Path, fails_after: int) -> tuple[etl.EarlyStopping, Any]:
-        stopping, model = etl.EarlyStopping(max_epochs=3), make_model()
+    def run(path: Path, fails_after: int) -> tuple[EarlyStopping, Any]:
+        stopping, model = EarlyStopping(max_epochs=3), make_model()
         # Whatever the order: what is saved includes the score of the epoch.
-        listeners = [etl.Checkpoint(path, every), stopping, FailAfter(fails_after)]
+        listeners = [Checkpoint(path, every), stopping, FailAfter(fails_after)]
         etl.fit(model, raw(20), backend="cpu", epochs=None, listeners=listeners)
         return stopping, model.state_dict()
 
@@ -99,13 +101,13 @@ def test_scores_of_early_stopping_are_those_of_a_training_that_did_not_fail(
 
 def test_a_stop_after_the_last_batch_of_an_epoch_ends_the_epoch(tmp_path: Path) -> None:
     class StopAtFifth(NullListener):
-        def iteration_done(self, iteration: etl.Iteration) -> None:
+        def iteration_done(self, iteration: Iteration) -> None:
             if iteration.number == 4:
                 self.training.stop("enough")
 
     batches = raw(20)
-    stopping = etl.EarlyStopping(max_epochs=3)
-    listeners = [StopAtFifth(), stopping, etl.Checkpoint(tmp_path / "checkpoint")]
+    stopping = EarlyStopping(max_epochs=3)
+    listeners = [StopAtFifth(), stopping, Checkpoint(tmp_path / "checkpoint")]
     result = etl.fit(make_model(), batches, backend="cpu", epochs=3, listeners=listeners)
     assert (result.epochs, len(result.scores), len(stopping.scores), batches.epoch) == (1, 5, 1, 1)
 
@@ -131,7 +133,7 @@ def test_a_loader_without_a_position_resumes_at_the_start_of_an_epoch(tmp_path: 
 
 
 def test_an_iterator_of_ones_own_needs_no_state() -> None:
-    class Own(etl.BatchIterator):
+    class Own(BatchIterator):
         async_supported = True
         batch_size, dtype, epoch = 4, "float32", 0
 
@@ -141,7 +143,7 @@ def test_an_iterator_of_ones_own_needs_no_state() -> None:
         def set_epoch(self, epoch: int) -> None:
             """Do nothing."""
 
-    stopping = etl.EarlyStopping(max_seconds=1e-9)
+    stopping = EarlyStopping(max_seconds=1e-9)
     assert etl.fit(make_model(), Own(), backend="cpu", epochs=2, listeners=[stopping]).epochs == 0
     assert etl.fit(make_model(), Own(), backend="cpu", epochs=2).epochs == 2
 
@@ -178,14 +180,14 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="checkpoint cannot be resumed from: the state was taken with records=20"):
         fit(path, batches=raw(24))
     with pytest.raises(ValueError, match=r"cannot be resumed from: the state was taken with the listeners FailAfter, "):
-        fit(path, listeners=[etl.Checkpoint(path)])
+        fit(path, listeners=[Checkpoint(path)])
     with pytest.raises(ValueError, match="cannot be resumed from: the state is of another model or optimizer"):
         etl.fit(
             torch.nn.Linear(6, 4),
             raw(20),
             backend="cpu",
             optimizer="adam",
-            listeners=[FailAfter(9), etl.Checkpoint(path)],
+            listeners=[FailAfter(9), Checkpoint(path)],
         )
 
 

@@ -9,6 +9,8 @@ import torch
 
 import etl
 from etl.measuring.device import peak_device_memory
+from etl.sources import Record
+from etl.training import Performance
 
 pytestmark = [
     pytest.mark.cuda,
@@ -30,7 +32,7 @@ def numbered(shape: tuple[int, ...], number: int) -> etl.Batch:
     return etl.Batch(np.full(shape, number, np.float32), np.full(shape[0], number))
 
 
-def records(count: int) -> list[etl.Record]:
+def records(count: int) -> list[Record]:
     random = np.random.default_rng(0)
     return [
         {"features": random.standard_normal((1, 28, 28)).astype(np.float32), "label": number % 10}
@@ -155,7 +157,7 @@ def test_every_dtype_trains(dtype: str) -> None:
 
 def test_the_device_is_named_in_reports_and_its_times_hold_its_work() -> None:
     lines: list[str] = []
-    reports: list[etl.Performance] = []
+    reports: list[Performance] = []
     listener = etl.PerformanceListener(report_device=True, output=lines.append, on_report=reports.append)
     iterator = etl.RawIterator(records(32), etl.Pipeline([]), 8)
     etl.fit(etl.models.create("mlp", (1, 28, 28), 10), iterator, backend="cuda", listeners=[listener])

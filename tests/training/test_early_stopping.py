@@ -14,6 +14,7 @@ import torch
 
 import etl
 from etl.loading.batch import Batch
+from etl.training import EarlyStopping, FitResult
 from tests.training.rank_jobs import make_model, raw
 
 
@@ -22,12 +23,12 @@ def scores_of(*scores: float) -> Any:
     return lambda model: next(following)
 
 
-def fit(stopping: etl.EarlyStopping, **options: Any) -> etl.FitResult:
+def fit(stopping: EarlyStopping, **options: Any) -> FitResult:
     return etl.fit(make_model(), raw(16), **{"backend": "cpu", "epochs": None, "listeners": [stopping], **options})
 
 
 def test_it_stops_after_so_many_epochs_without_a_better_score() -> None:
-    stopping = etl.EarlyStopping(patience=2, evaluate=scores_of(5, 3, 4, 2.5, 2.6, 2.7, 1))
+    stopping = EarlyStopping(patience=2, evaluate=scores_of(5, 3, 4, 2.5, 2.6, 2.7, 1))
     result = fit(stopping)
     assert result.epochs == 6
     assert result.stopped == "no better score in 2 epochs: 2.5 in epoch 3"
@@ -35,7 +36,7 @@ def test_it_stops_after_so_many_epochs_without_a_better_score() -> None:
 
 
 def test_an_improvement_is_more_than_min_delta() -> None:
-    stopping = etl.EarlyStopping(patience=2, min_delta=0.5, evaluate=scores_of(5, 4.6, 4.4, 4.1, 4, 3.8))
+    stopping = EarlyStopping(patience=2, min_delta=0.5, evaluate=scores_of(5, 4.6, 4.4, 4.1, 4, 3.8))
     assert fit(stopping).epochs == 5  # 4.4 is better than 5 by more than 0.5, and then nothing is
     assert stopping.best_epoch == 2
 
@@ -50,7 +51,7 @@ def test_the_model_gets_the_parameters_of_the_best_epoch(keeps: bool) -> None:
         return [3.0, 1.0, 2.0][len(weights) - 1]
 
     model = make_model()
-    stopping = etl.EarlyStopping(max_epochs=3, evaluate=evaluate, keep_best=keeps)
+    stopping = EarlyStopping(max_epochs=3, evaluate=evaluate, keep_best=keeps)
     etl.fit(model, raw(16), backend="cpu", epochs=None, listeners=[stopping])
     assert model.training
     assert torch.equal(model[0].weight, weights[1 if keeps else 2])
@@ -60,7 +61,7 @@ def test_the_model_gets_the_parameters_of_the_best_epoch(keeps: bool) -> None:
 def test_the_score_is_the_mean_loss_of_all_records() -> None:
     model = make_model()
     features, labels = zip(*((batch.features, batch.labels) for batch in raw(21, 5)), strict=True)
-    stopping = etl.EarlyStopping(max_epochs=1, evaluate=raw(21, 5))
+    stopping = EarlyStopping(max_epochs=1, evaluate=raw(21, 5))
     etl.fit(model, raw(16), backend="cpu", listeners=[stopping])
     with torch.no_grad():
         output = model(torch.from_numpy(np.concatenate(features)))
@@ -78,20 +79,20 @@ def test_repeated_records_do_not_count() -> None:
     all_marked = Batch(whole.features, whole.labels, repeated=np.ones(4, bool))
     scores = []
     for batches in ([whole], [marked], [marked, all_marked]):
-        stopping = etl.EarlyStopping(max_epochs=1, evaluate=batches)
+        stopping = EarlyStopping(max_epochs=1, evaluate=batches)
         fit(stopping)
         scores += stopping.scores
     assert scores[0] == scores[1] == scores[2]
 
 
 def test_by_default_the_score_is_that_of_the_training() -> None:
-    stopping = etl.EarlyStopping(max_epochs=2)
+    stopping = EarlyStopping(max_epochs=2)
     result = fit(stopping)
     assert stopping.scores == pytest.approx([np.mean(result.scores[:4]), np.mean(result.scores[4:])], rel=1e-6)
 
 
 def test_it_stops_within_an_epoch_when_the_time_is_over() -> None:
-    stopping = etl.EarlyStopping(max_seconds=1e-9)
+    stopping = EarlyStopping(max_seconds=1e-9)
     result = fit(stopping)
     assert (len(result.scores), result.epochs) == (1, 0)
     assert result.stopped == "1e-09 s are over"
@@ -99,7 +100,7 @@ def test_it_stops_within_an_epoch_when_the_time_is_over() -> None:
 
 def test_a_score_that_is_not_a_number_is_an_error() -> None:
     with pytest.raises(ValueError, match="the score of epoch 1 is not a number"):
-        fit(etl.EarlyStopping(max_epochs=3, evaluate=scores_of(1, math.nan)))
+        fit(EarlyStopping(max_epochs=3, evaluate=scores_of(1, math.nan)))
 
 
 def test_a_fit_without_an_end_is_refused() -> None:
@@ -108,7 +109,7 @@ def test_a_fit_without_an_end_is_refused() -> None:
 
 
 def test_it_can_be_used_again_and_keeps_nothing_of_the_training() -> None:
-    stopping = etl.EarlyStopping(max_epochs=2)
+    stopping = EarlyStopping(max_epochs=2)
     first = fit(stopping)
     model = make_model()
     batches = etl.AsyncIterator(raw(16))
@@ -122,10 +123,10 @@ def test_it_can_be_used_again_and_keeps_nothing_of_the_training() -> None:
 
 def test_batches_that_cannot_be_evaluated_each_epoch_are_refused() -> None:
     with pytest.raises(ValueError, match=r"generator.* can be evaluated once only; pass an iterable that begins again"):
-        fit(etl.EarlyStopping(max_epochs=2, evaluate=(batch for batch in raw(16))))
+        fit(EarlyStopping(max_epochs=2, evaluate=(batch for batch in raw(16))))
     batches = raw(16)
     with pytest.raises(ValueError, match="evaluate needs batches of its own"):
-        etl.fit(make_model(), batches, backend="cpu", listeners=[etl.EarlyStopping(max_epochs=2, evaluate=batches)])
+        etl.fit(make_model(), batches, backend="cpu", listeners=[EarlyStopping(max_epochs=2, evaluate=batches)])
 
 
 @pytest.mark.parametrize(
@@ -140,4 +141,4 @@ def test_batches_that_cannot_be_evaluated_each_epoch_are_refused() -> None:
 )
 def test_invalid_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        etl.EarlyStopping(**options)
+        EarlyStopping(**options)

@@ -12,6 +12,8 @@ import torch
 import etl
 import presave
 from etl.iterators import BatchIterator
+from etl.sources import Record
+from etl.training import Iteration
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SAMPLES = 72
@@ -29,7 +31,7 @@ class FirstDigits:
     def __len__(self) -> int:
         return SAMPLES
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         return self._all[index]
 
 
@@ -133,7 +135,7 @@ def test_fit_leaves_the_model_training_though_it_came_evaluating(make: Make) -> 
 
 
 def test_the_result_counts_samples_iterations_and_epochs_and_its_seconds_hold_every_iteration(make: Make) -> None:
-    seen: list[etl.Iteration] = []
+    seen: list[Iteration] = []
     listener = etl.PerformanceListener(output=lambda line: None)
     listener.iteration_done = seen.append  # type: ignore[method-assign]
     with make("presaved async") as iterator:

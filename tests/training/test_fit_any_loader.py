@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 import etl
 import presave
+from etl.training import Iteration
 from tests.loaders import BATCH, FEATURES, LOADERS, RECORDS, Epochs, Generated, Numbers, dataloader, pairs
 from tests.training.null_listener import NullListener
 
@@ -35,10 +36,10 @@ class Following(NullListener):
     """Keeps every iteration, and fails at the one it is asked to."""
 
     def __init__(self, fails_at: int | None = None) -> None:
-        self.iterations: list[etl.Iteration] = []
+        self.iterations: list[Iteration] = []
         self._fails_at = fails_at
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         self.iterations.append(iteration)
         if iteration.number == self._fails_at:
             raise RuntimeError("the listener fails")

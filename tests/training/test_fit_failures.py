@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import etl
+from etl.sources import Record, RecordError
+from etl.training import Iteration
 
 SHAPE = (1, 28, 28)
 
@@ -21,7 +23,7 @@ class Unreadable:
     def __len__(self) -> int:
         return 64
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         if index == 21:
             raise OSError("the disk is gone")
         return {"features": np.zeros(SHAPE, np.float32), "label": 0}
@@ -30,7 +32,7 @@ class Unreadable:
 class Readable(Unreadable):
     """The same without the fault."""
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         return {"features": np.zeros(SHAPE, np.float32), "label": 0}
 
 
@@ -51,7 +53,7 @@ class Following:
     def fit_started(self) -> None:
         self._tell("started")
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         self._tell(f"iteration {iteration.number}")
 
     def fit_ended(self) -> None:
@@ -73,7 +75,7 @@ def over(source: Unreadable, *, ahead: int = 0) -> etl.AsyncIterator:
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_a_record_that_cannot_be_loaded_ends_the_fit_at_its_batch_and_is_named(ahead: int) -> None:
     listener = Following()
-    with pytest.raises(etl.RecordError, match="record 21 of Unreadable: failed at stage 'read': the disk is gone") as e:
+    with pytest.raises(RecordError, match="record 21 of Unreadable: failed at stage 'read': the disk is gone") as e:
         etl.fit(small_model(), over(Unreadable(), ahead=ahead), backend="cpu", listeners=[listener])
     assert listener.told == ["started", *(f"iteration {number}" for number in range(5)), "ended"]
     assert isinstance(e.value.__cause__, OSError)

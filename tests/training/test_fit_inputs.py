@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import etl
+from etl.sources import Record
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS, INPUTS, CLASSES = 7, 3, 2
@@ -47,7 +48,7 @@ class Unmasked(Masked):
         return super().forward(features)
 
 
-def sequences(padding: float = 0.0) -> list[etl.Record]:
+def sequences(padding: float = 0.0) -> list[Record]:
     """Sequences of different lengths, filled up to the longest with `padding`."""
     random = np.random.default_rng(0)
     records = []
@@ -59,7 +60,7 @@ def sequences(padding: float = 0.0) -> list[etl.Record]:
     return records
 
 
-def iterate(records: list[etl.Record], batch_size: int = 8, **settings: str) -> etl.RawIterator:
+def iterate(records: list[Record], batch_size: int = 8, **settings: str) -> etl.RawIterator:
     return etl.RawIterator(records, etl.Pipeline([]), batch_size, **settings)  # type: ignore[arg-type]
 
 

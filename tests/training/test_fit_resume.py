@@ -14,13 +14,15 @@ import etl
 import presave
 from etl.iterators import BatchIterator
 from etl.iterators.iterator import State
+from etl.sources import Record
+from etl.training import Iteration
 from tests.training.null_listener import NullListener
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RECORDS, BATCH, BATCHES = 26, 4, 7
 
 
-def examples() -> list[etl.Record]:
+def examples() -> list[Record]:
     random = np.random.default_rng(3)
     return [{"features": random.random(6, dtype=np.float32), "label": number % 3} for number in range(RECORDS)]
 
@@ -50,7 +52,7 @@ class Saver(NullListener):
         self.state: State = {}
         self.weights: dict[str, Any] = {}
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         self.scores.append(iteration.score.item())
         if iteration.number == self._at:
             self.state = json.loads(json.dumps(self._iterator.state_dict()))

@@ -12,6 +12,7 @@ import torch
 
 import etl
 from etl.loading.batch import Batch
+from etl.training import FitResult
 
 
 class Own:
@@ -30,7 +31,7 @@ class Own:
             yield Batch(torch.zeros(2, 3).numpy(), torch.zeros(2, dtype=torch.int64).numpy())
 
 
-def fit(iterator: Own, **settings: object) -> etl.FitResult:
+def fit(iterator: Own, **settings: object) -> FitResult:
     return etl.fit(torch.nn.Linear(3, 2), iterator, backend="cpu", **settings)  # type: ignore[arg-type]
 
 

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import etl
+from etl.sources import Record
+from etl.training import Iteration, Performance
 from etl.training import fit as fit_module
 from etl.training.backends.cpu import CpuBackend
 from tests.training.null_listener import NullListener
@@ -47,7 +49,7 @@ class SlowRecords:
     def __len__(self) -> int:
         return 4
 
-    def __getitem__(self, index: int) -> etl.Record:
+    def __getitem__(self, index: int) -> Record:
         self._clock.spend(self._load + self._first)
         self._first = 0
         return {"features": np.ones(2, np.float32), "label": 0}
@@ -73,10 +75,10 @@ class Recorder(NullListener):
     needs_times = True
 
     def __init__(self, clock: Clock | None = None, milliseconds: int = 0) -> None:
-        self.iterations: list[etl.Iteration] = []
+        self.iterations: list[Iteration] = []
         self._clock, self._milliseconds = clock, milliseconds
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         self.iterations.append(iteration)
         if self._clock is not None:
             self._clock.spend(self._milliseconds)
@@ -97,7 +99,7 @@ def test_without_prefetch_an_iteration_takes_its_load_and_its_compute(clock: Clo
 
 
 def test_the_wait_for_the_first_batch_is_etl_of_the_first_report(clock: Clock) -> None:
-    reports: list[etl.Performance] = []
+    reports: list[Performance] = []
     listener = etl.PerformanceListener(10, output=lambda line: None, on_report=reports.append)
     iterator = etl.RawIterator(SlowRecords(clock, 5, first=79_698), etl.Pipeline([]), 1)
     etl.fit(SlowModel(clock, 20), iterator, backend="cpu", listeners=[listener])
@@ -156,7 +158,7 @@ def test_the_next_batch_is_loaded_while_the_model_computes() -> None:
         def __len__(self) -> int:
             return len(begun)
 
-        def __getitem__(self, index: int) -> etl.Record:
+        def __getitem__(self, index: int) -> Record:
             begun[index].set()
             return {"features": np.ones(2, np.float32), "label": 0}
 

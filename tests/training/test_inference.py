@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-import etl
-from etl.training import inference
+from etl.training import ParallelInference, QueueFullError, inference
 from tests.forked_child import forked
 
 FEATURES, CLASSES = 4, 3
@@ -66,7 +65,7 @@ def doubles() -> Iterator[Doubles]:
     model.gate.set()
 
 
-def held(server: etl.ParallelInference, model: Doubles) -> Future[Any]:
+def held(server: ParallelInference, model: Doubles) -> Future[Any]:
     """Let the only worker begin a request, and hold it there."""
     model.gate.clear()
     first = server.submit(rows(1))
@@ -81,7 +80,7 @@ def test_answers_are_those_of_the_model_whatever_batches_they_were_in(mode: Any,
     features = torch.from_numpy(rows(40))
     with torch.no_grad():
         expected = model.eval()(features)
-    with etl.ParallelInference(model, workers, mode, batch_limit=8, queue_limit=100) as server:
+    with ParallelInference(model, workers, mode, batch_limit=8, queue_limit=100) as server:
         answers = [server.submit(features[start : start + 1 + start % 3]) for start in range(37)]
         for start, answer in enumerate(answers):
             torch.testing.assert_close(answer.result(LONG_SECONDS), expected[start : start + 1 + start % 3])
@@ -92,7 +91,7 @@ def test_answers_have_the_kind_of_the_features_and_the_structure_of_the_output()
         def forward(self, one: torch.Tensor, other: torch.Tensor) -> dict[str, Any]:
             return {"sum": one + other, "parts": (one, [other]), "name": "several", "none": None}
 
-    with etl.ParallelInference(Several()) as server:
+    with ParallelInference(Several()) as server:
         answer = server.output((rows(2), rows(2, 10)))
         assert type(answer["sum"]) is np.ndarray
         np.testing.assert_array_equal(answer["sum"], rows(2) + rows(2, 10))
@@ -111,7 +110,7 @@ def test_the_model_itself_and_the_threads_of_the_caller_stay_as_they_are() -> No
 
     model, threads = make_model().train(), torch.get_num_threads()
     weights = [each.clone() for each in model.parameters()]
-    with etl.ParallelInference(model) as server, etl.ParallelInference(Threads(), workers=2) as counting:
+    with ParallelInference(model) as server, ParallelInference(Threads(), workers=2) as counting:
         server.output(rows(3))
         assert counting.output(rows(1)).item() == max(1, threads // 2)
         assert torch.get_num_threads() == threads
@@ -123,14 +122,14 @@ def test_one_worker_serves_a_model_that_cannot_be_copied_and_several_say_what_to
     model = make_model().train()
     model.lock = threading.Lock()
     expected = model.eval()(torch.from_numpy(rows(3))).detach()
-    with etl.ParallelInference(model.train(), workers=1) as server:
+    with ParallelInference(model.train(), workers=1) as server:
         torch.testing.assert_close(server.output(torch.from_numpy(rows(3))), expected)
     with pytest.raises(ValueError, match=r"cannot be copied for each of 2 workers .*; use workers=1"):
-        etl.ParallelInference(model, workers=2)
+        ParallelInference(model, workers=2)
 
 
 def test_requests_that_wait_are_answered_together_up_to_the_limit(doubles: Doubles) -> None:
-    with etl.ParallelInference(doubles, workers=1, batch_limit=8, max_wait_ms=0) as server:
+    with ParallelInference(doubles, workers=1, batch_limit=8, max_wait_ms=0) as server:
         held(server, doubles)
         waiting = [server.submit(rows(3, number)) for number in range(5)]
         too_large = server.submit(rows(20))
@@ -143,7 +142,7 @@ def test_requests_that_wait_are_answered_together_up_to_the_limit(doubles: Doubl
 
 
 def test_in_sequential_mode_each_request_is_answered_by_itself(doubles: Doubles) -> None:
-    with etl.ParallelInference(doubles, workers=1, mode="sequential") as server:
+    with ParallelInference(doubles, workers=1, mode="sequential") as server:
         held(server, doubles)
         waiting = [server.submit(rows(2)) for _ in range(4)]
         doubles.gate.set()
@@ -152,7 +151,7 @@ def test_in_sequential_mode_each_request_is_answered_by_itself(doubles: Doubles)
 
 
 def test_a_batch_that_is_not_full_waits_no_longer_than_allowed(doubles: Doubles) -> None:
-    with etl.ParallelInference(doubles, workers=1, batch_limit=1000, max_wait_ms=200) as server:
+    with ParallelInference(doubles, workers=1, batch_limit=1000, max_wait_ms=200) as server:
         slow = held(server, doubles)
         time.sleep(0.8)  # requests wait for a quarter of that
         doubles.gate.set()
@@ -165,14 +164,14 @@ def test_a_batch_that_is_not_full_waits_no_longer_than_allowed(doubles: Doubles)
 
 
 def test_requests_to_a_quick_model_do_not_wait_for_a_batch_that_never_fills() -> None:
-    with etl.ParallelInference(make_model(), batch_limit=1000, max_wait_ms=1e9) as server:
+    with ParallelInference(make_model(), batch_limit=1000, max_wait_ms=1e9) as server:
         for number in range(20):
             assert server.submit(rows(1, number)).result(LONG_SECONDS).shape == (1, CLASSES)
 
 
 def test_records_of_other_shapes_and_dtypes_are_answered_apart(doubles: Doubles) -> None:
     requests = [rows(1), rows(2)[:, :2], rows(1).astype(np.float64), rows(3)[:, :2], torch.from_numpy(rows(1))]
-    with etl.ParallelInference(doubles, workers=1, max_wait_ms=0) as server:
+    with ParallelInference(doubles, workers=1, max_wait_ms=0) as server:
         held(server, doubles)
         waiting = [server.submit(each) for each in requests]
         doubles.gate.set()
@@ -182,7 +181,7 @@ def test_records_of_other_shapes_and_dtypes_are_answered_apart(doubles: Doubles)
 
 
 def test_an_error_in_one_request_fails_that_one_alone(doubles: Doubles) -> None:
-    with etl.ParallelInference(doubles, workers=1) as server:
+    with ParallelInference(doubles, workers=1) as server:
         held(server, doubles)
         waiting = [server.submit(rows(1, number)) for number in (1, 2, -9, 3)]
         doubles.gate.set()
@@ -200,7 +199,7 @@ def test_a_model_that_would_end_the_interpreter_fails_only_its_request() -> None
                 sys.exit("no more")
             return features
 
-    with etl.ParallelInference(Exits(), workers=1) as server:
+    with ParallelInference(Exits(), workers=1) as server:
         with pytest.raises(SystemExit, match="no more"):
             server.output(rows(1))
         assert server.output(rows(1, 1))[0, 0] == 1
@@ -213,18 +212,18 @@ def test_an_output_without_a_row_for_each_record_is_an_error(output: Any) -> Non
             return output(features)
 
     with (
-        etl.ParallelInference(Reduces()) as server,
+        ParallelInference(Reduces()) as server,
         pytest.raises(ValueError, match="for 2 records; it must have a row"),
     ):
         server.output(rows(2))
 
 
 def test_a_full_queue_is_an_error_in_time_or_a_wait(doubles: Doubles) -> None:
-    with etl.ParallelInference(doubles, workers=1, queue_limit=2) as server:
+    with ParallelInference(doubles, workers=1, queue_limit=2) as server:
         held(server, doubles)
         waiting = [server.submit(rows(1)) for _ in range(2)]
         for timeout in (0, 0.05):
-            with pytest.raises(etl.QueueFullError, match="2 requests wait already"):
+            with pytest.raises(QueueFullError, match="2 requests wait already"):
                 server.submit(rows(1), timeout)
         answers: list[Any] = []
         later = threading.Thread(target=lambda: answers.append(server.output(rows(1, 7))))
@@ -238,7 +237,7 @@ def test_a_full_queue_is_an_error_in_time_or_a_wait(doubles: Doubles) -> None:
 
 
 def test_closing_answers_all_that_wait(doubles: Doubles) -> None:
-    server = etl.ParallelInference(doubles, workers=1, batch_limit=2)
+    server = ParallelInference(doubles, workers=1, batch_limit=2)
     first = held(server, doubles)
     waiting = [server.submit(rows(1, number)) for number in range(5)]
     threading.Timer(0.1, doubles.gate.set).start()
@@ -251,7 +250,7 @@ def test_closing_answers_all_that_wait(doubles: Doubles) -> None:
 
 
 def test_closing_without_answers_fails_all_that_wait_and_those_that_wait_for_a_place(doubles: Doubles) -> None:
-    server = etl.ParallelInference(doubles, workers=1, queue_limit=2)
+    server = ParallelInference(doubles, workers=1, queue_limit=2)
     first = held(server, doubles)
     waiting = [server.submit(rows(1)) for _ in range(2)]
     errors: list[BaseException] = []
@@ -275,7 +274,7 @@ def test_closing_without_answers_fails_all_that_wait_and_those_that_wait_for_a_p
 
 
 def test_a_request_that_is_cancelled_in_time_is_not_answered(doubles: Doubles) -> None:
-    with etl.ParallelInference(doubles, workers=1, max_wait_ms=0) as server:
+    with ParallelInference(doubles, workers=1, max_wait_ms=0) as server:
         first = held(server, doubles)
         cancelled, kept = server.submit(rows(5)), server.submit(rows(2))
         assert cancelled.cancel()
@@ -291,7 +290,7 @@ def test_an_error_in_the_block_does_not_wait_for_answers(doubles: Doubles) -> No
     asked: list[Future[Any]] = []
 
     def fail() -> None:
-        with etl.ParallelInference(doubles, workers=1) as server:
+        with ParallelInference(doubles, workers=1) as server:
             held(server, doubles)
             asked.append(server.submit(rows(1)))
             threading.Timer(0.1, doubles.gate.set).start()
@@ -307,7 +306,7 @@ def test_closing_leaves_a_model_that_does_not_return_once(doubles: Doubles, monk
     before = threading.active_count()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        with etl.ParallelInference(doubles, workers=1) as server:
+        with ParallelInference(doubles, workers=1) as server:
             asked = [held(server, doubles), server.submit(rows(2))]
             server.close()
         server.close()
@@ -334,7 +333,7 @@ class Hanging(torch.nn.Linear):
         threading.Event().wait()
 
 inference.ANSWER_PATIENCE_SECONDS = 0.2
-server = etl.ParallelInference(Hanging(2, 1), workers=1)
+server = etl.training.ParallelInference(Hanging(2, 1), workers=1)
 server.submit(np.zeros((1, 2), np.float32)).add_done_callback(lambda answer: print(answer.exception(0)))
 """
 
@@ -351,7 +350,7 @@ def test_the_interpreter_exits_with_a_server_whose_model_does_not_return() -> No
 @pytest.mark.slow
 def test_a_server_that_is_forgotten_ends_its_threads() -> None:
     before = threading.active_count()
-    server = etl.ParallelInference(make_model(), workers=3)
+    server = ParallelInference(make_model(), workers=3)
     server.output(rows(1))
     assert threading.active_count() == before + 3
     del server
@@ -368,7 +367,7 @@ class Slow(torch.nn.Linear):
         time.sleep(0.5)
         return super().forward(features)
 
-server = etl.ParallelInference(Slow(2, 1), workers=1)
+server = etl.training.ParallelInference(Slow(2, 1), workers=1)
 for _ in range(2):  # the second waits in the queue when the program ends
     server.submit(np.zeros((1, 2), np.float32)).add_done_callback(lambda answer: print(answer.result().shape))
 """
@@ -385,7 +384,7 @@ def test_the_interpreter_exits_with_a_server_that_is_open_and_answers_first() ->
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_process_is_told_that_the_threads_are_not_there() -> None:
-    with etl.ParallelInference(make_model()) as server:
+    with ParallelInference(make_model()) as server:
 
         def ask() -> None:
             with pytest.raises(RuntimeError, match="in the process that made it"):
@@ -410,7 +409,7 @@ def test_a_forked_process_is_told_that_the_threads_are_not_there() -> None:
 def test_invalid_arguments_are_refused(wrong: dict[str, Any], said: str) -> None:
     threads = threading.active_count()
     with pytest.raises(ValueError, match=said):
-        etl.ParallelInference(make_model(), **wrong)
+        ParallelInference(make_model(), **wrong)
     assert threading.active_count() == threads
 
 
@@ -424,5 +423,5 @@ def test_invalid_arguments_are_refused(wrong: dict[str, Any], said: str) -> None
     ],
 )
 def test_features_without_records_are_refused_at_once(features: Any, said: str) -> None:
-    with etl.ParallelInference(make_model()) as server, pytest.raises(ValueError, match=said):
+    with ParallelInference(make_model()) as server, pytest.raises(ValueError, match=said):
         server.submit(features)

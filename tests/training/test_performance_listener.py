@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl
+from etl.training import Iteration, Performance
 
 ALL_PARTS = {
     "report_etl": "ETL: 1.00 ms",
@@ -27,8 +28,8 @@ ALL_PARTS = {
 
 def iteration(
     number: int, etl_ms: float = 1.0, compute_ms: float = 2.0, ms: float = 4.0, samples: int = 8
-) -> etl.Iteration:
-    return etl.Iteration(
+) -> Iteration:
+    return Iteration(
         number=number,
         epoch=0,
         samples=samples,
@@ -40,12 +41,10 @@ def iteration(
     )
 
 
-def follow(
-    iterations: list[etl.Iteration], frequency: int = 1, **parts: bool
-) -> tuple[list[str], list[etl.Performance]]:
+def follow(iterations: list[Iteration], frequency: int = 1, **parts: bool) -> tuple[list[str], list[Performance]]:
     """The lines and reports of a fit of `iterations`."""
     lines: list[str] = []
-    reports: list[etl.Performance] = []
+    reports: list[Performance] = []
     listener = etl.PerformanceListener(frequency, output=lines.append, on_report=reports.append, **parts)
     with etl.runtime.GcPolicy("off"):  # so that collections are those a test makes
         listener.fit_started()
@@ -140,7 +139,7 @@ def test_an_iteration_too_short_for_the_clock_has_no_rate_rather_than_an_infinit
 
 @pytest.mark.parametrize("generation", [0, 1, 2])
 def test_a_collection_is_counted_in_its_generation_over_the_same_iterations_as_the_times(generation: int) -> None:
-    reports: list[etl.Performance] = []
+    reports: list[Performance] = []
     lines: list[str] = []
     listener = etl.PerformanceListener(3, report_gc=True, output=lines.append, on_report=reports.append)
     with etl.runtime.GcPolicy("off"):
@@ -157,7 +156,7 @@ def test_a_collection_is_counted_in_its_generation_over_the_same_iterations_as_t
 
 
 def test_a_fit_counts_no_collection_from_before_it_or_from_the_fit_before() -> None:
-    reports: list[etl.Performance] = []
+    reports: list[Performance] = []
     listener = etl.PerformanceListener(output=lambda line: None, on_report=reports.append)
     with etl.runtime.GcPolicy("off"):
         gc.collect()
@@ -171,7 +170,7 @@ def test_a_fit_counts_no_collection_from_before_it_or_from_the_fit_before() -> N
 
 
 def test_in_a_real_fit_the_parts_add_up_and_the_rates_are_those_of_the_times() -> None:
-    reports: list[etl.Performance] = []
+    reports: list[Performance] = []
     listener = etl.PerformanceListener(4, report_score=True, output=lambda line: None, on_report=reports.append)
     iterator = etl.AsyncIterator(etl.RawIterator([{"features": [0.5] * 8, "label": 1}] * 44, etl.Pipeline([]), 4))
     result = etl.fit(etl.models.create("mlp", (8,), 2), iterator, backend="cpu", listeners=[listener])

@@ -27,6 +27,7 @@ from PIL import Image, ImageFile
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import etl
+from etl.training import Checkpoint, EarlyStopping, FitResult, Iteration, RankError, fit_parallel
 from etl.training.ranks import ERROR_FILE, Ranks, record_failure
 from tests.training import rank_jobs
 from tests.training.null_listener import NullListener
@@ -37,8 +38,8 @@ NOTHING = etl.Pipeline([])
 LIMIT_SECONDS = 120
 
 
-def parallel(make_iterator: Callable[[], Any], **options: Any) -> etl.FitResult:
-    return etl.fit_parallel(make_model, make_iterator, **{"backend": "cpu", "optimizer": sgd, **options})
+def parallel(make_iterator: Callable[[], Any], **options: Any) -> FitResult:
+    return fit_parallel(make_model, make_iterator, **{"backend": "cpu", "optimizer": sgd, **options})
 
 
 def assert_equal(first: Any, second: Any) -> None:
@@ -81,7 +82,7 @@ def handlers() -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[etl.FitResult, list[dict[str, Any]]]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[FitResult, list[dict[str, Any]]]:
     """Start two ranks from a program with settings of its own; return the result, and what each rank has seen."""
     folder = tmp_path_factory.mktemp("started")
     source = "from tests.training.rank_jobs import make_model\n\ndef make():\n    return make_model()\n"
@@ -101,7 +102,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[etl.FitResult, li
         patch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
         patch.syspath_prepend(str(folder))
         make_model = importlib.import_module("beside_the_script").make
-        result = etl.fit_parallel(make_model, make_iterator, backend="cpu", optimizer=sgd, epochs=2)
+        result = fit_parallel(make_model, make_iterator, backend="cpu", optimizer=sgd, epochs=2)
     assert handlers() == before
     return result, [torch.load(folder / str(rank)) for rank in range(2)]
 
@@ -141,13 +142,13 @@ class Draws(NullListener):
         if (what, os.environ["RANK"], attempt) == ("step", "0", "0"):
             raise OSError("the first attempt fails")
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         self.note("step")
 
 
 def test_ranks_begin_with_equal_random_numbers_and_train_with_their_own_after_a_restart_too(tmp_path: Path) -> None:
     draws = Draws(tmp_path)
-    etl.fit_parallel(draws.make_model, draws.make_iterator, backend="cpu", listeners=[draws], restarts=1)
+    fit_parallel(draws.make_model, draws.make_iterator, backend="cpu", listeners=[draws], restarts=1)
     for what in ("model", "iterator"):
         assert len({(tmp_path / f"{what}.{rank}.1").read_text() for rank in range(2)}) == 1
     steps = [each.read_text() for each in tmp_path.glob("step.*")]
@@ -157,9 +158,9 @@ def test_ranks_begin_with_equal_random_numbers_and_train_with_their_own_after_a_
 
 def test_a_model_or_batches_instead_of_functions_that_return_them_are_refused() -> None:
     with pytest.raises(ValueError, match=r"make_model must be a function .* not a Sequential"):
-        etl.fit_parallel(make_model(), partial(raw, 8))  # type: ignore[arg-type]
+        fit_parallel(make_model(), partial(raw, 8))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"make_iterator must be a function .* not a RawIterator"):
-        etl.fit_parallel(make_model, raw(8))  # type: ignore[arg-type]
+        fit_parallel(make_model, raw(8))  # type: ignore[arg-type]
 
 
 def test_two_ranks_are_as_good_as_one_with_twice_the_batch_and_a_model_can_be_fitted_again(
@@ -218,7 +219,7 @@ class StopAfter(NullListener):
     def __init__(self, iterations: int | None) -> None:
         self.iterations = iterations
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         if iteration.number + 1 == self.iterations:
             self.training.stop("enough")
 
@@ -232,7 +233,7 @@ def test_a_training_goes_on_with_other_numbers_of_ranks_and_each_record_comes_on
         folder = tmp_path / str(workers)
         folder.mkdir()
         noting = Noting(folder)
-        listeners: list[Any] = [noting, etl.Checkpoint(tmp_path / "checkpoint"), StopAfter(steps)]
+        listeners: list[Any] = [noting, Checkpoint(tmp_path / "checkpoint"), StopAfter(steps)]
         if workers == 1:
             options = {"optimizer": sgd, "loss": noting.loss, "listeners": listeners}
             result = etl.fit(make_model(), make_iterator(), backend="cpu", **options)
@@ -299,7 +300,7 @@ def test_one_error_names_rank_record_and_stage_and_nothing_is_left(
     def make_iterator() -> Any:
         return etl.RawIterator(Numbered(16, {2: trouble}), NOTHING, 2)
 
-    with pytest.raises(etl.RankError, match=message) as caught:
+    with pytest.raises(RankError, match=message) as caught:
         parallel(make_iterator, timeout=2.0 if trouble in ("hangs", "is stopped") else 60.0, prefetch_size=ahead)
     assert caught.value.rank == 1
     assert not rank_processes()
@@ -318,15 +319,15 @@ def test_an_error_before_the_training_names_the_rank() -> None:
     def make_broken() -> torch.nn.Module:
         raise RuntimeError("no such model")
 
-    with pytest.raises(etl.RankError, match="rank 0 of 1, while starting: RuntimeError: no such model"):
-        etl.fit_parallel(make_broken, partial(raw, 16), workers=1, backend="cpu")
+    with pytest.raises(RankError, match="rank 0 of 1, while starting: RuntimeError: no such model"):
+        fit_parallel(make_broken, partial(raw, 16), workers=1, backend="cpu")
 
 
 def test_ranks_stop_early_at_the_same_iteration_and_repeated_records_do_not_count(
     in_turns: list[dict[str, Any]],
 ) -> None:
     model = make_model()
-    alone = etl.EarlyStopping(max_epochs=3, evaluate=raw(21, 5))
+    alone = EarlyStopping(max_epochs=3, evaluate=raw(21, 5))
     etl.fit(model, raw(40, 8), backend="cpu", epochs=None, optimizer=sgd, listeners=[alone])
     first, second = (each["early"] for each in in_turns)
     assert first["stopped"] == "3 epochs are over"
@@ -344,7 +345,7 @@ class Slowly(NullListener):
     def fit_started(self) -> None:
         print("begun", flush=True)
 
-    def iteration_done(self, iteration: etl.Iteration) -> None:
+    def iteration_done(self, iteration: Iteration) -> None:
         time.sleep(0.5)
 
 
@@ -481,9 +482,9 @@ def test_more_ranks_than_devices_are_an_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(RuntimeError, match="3 ranks need as many CUDA devices, but there are 2"):
-        etl.fit_parallel(make_model, partial(raw, 8), workers=3, backend="cuda")
+        fit_parallel(make_model, partial(raw, 8), workers=3, backend="cuda")
     with pytest.raises(ValueError, match="2 ranks cannot share the device of backend='cuda:1'"):
-        etl.fit_parallel(make_model, partial(raw, 8), workers=2, backend="cuda:1")
+        fit_parallel(make_model, partial(raw, 8), workers=2, backend="cuda:1")
     for name, value in {
         "RANK": 3,
         "WORLD_SIZE": 4,

@@ -12,12 +12,13 @@ from torch import nn
 
 import etl
 import presave
+from etl.loading import Padding
 from tests.sequences import CLASSES, INPUTS, NOTHING, Sequences, sequences
 
 
 def iterators(folder: Path, source: Sequences, **settings: Any) -> dict[str, Any]:
     """Padded and bucketed by every strategy."""
-    given: dict[str, Any] = {"shuffle": True, "padding": etl.Padding(100.0, multiple_of=4), "bucket_records": 40}
+    given: dict[str, Any] = {"shuffle": True, "padding": Padding(100.0, multiple_of=4), "bucket_records": 40}
     store = presave.write(folder / "store", etl.records(source, NOTHING), ragged=source.ragged & ragged_of(source))
     raw = etl.RawIterator(source, NOTHING, 8, **given, **settings)
     saved = etl.PresavedIterator(store, NOTHING, 8, **given, **settings)
@@ -59,7 +60,7 @@ def test_padded_steps_change_no_gradient(per_step: bool) -> None:
     expected = [gradient.clone() for gradient in gradients(model)]
     before = [parameter.detach().clone() for parameter in model.parameters()]
 
-    padded = etl.RawIterator(source, NOTHING, 12, padding=etl.Padding(100.0, multiple_of=16))
+    padded = etl.RawIterator(source, NOTHING, 12, padding=Padding(100.0, multiple_of=16))
     etl.fit(model, padded, backend="cpu", learning_rate=1.0)
     for old, new, gradient in zip(before, model.parameters(), expected, strict=True):
         torch.testing.assert_close(old - new.detach(), gradient, rtol=1e-3, atol=1e-6)
@@ -79,7 +80,7 @@ class StepLstm(nn.Module):
 
 
 def test_a_loss_that_would_learn_the_padding_of_labels_is_refused() -> None:
-    padded = etl.RawIterator(Sequences(sequences(12, per_step=True)), NOTHING, 4, padding=etl.Padding())
+    padded = etl.RawIterator(Sequences(sequences(12, per_step=True)), NOTHING, 4, padding=Padding())
     with pytest.raises(ValueError, match=r"the loss takes no `mask`: use loss\(output, labels, mask=None\)"):
         etl.fit(StepLstm(), padded, backend="cpu", loss=nn.CrossEntropyLoss())
 
@@ -92,5 +93,5 @@ def test_a_loss_of_ones_own_is_given_the_mask_of_the_labels() -> None:
         return (output.sum(dim=2) * mask).sum() + labels.sum() * 0
 
     source = Sequences(sequences(12, per_step=True))
-    etl.fit(StepLstm(), etl.RawIterator(source, NOTHING, 4, padding=etl.Padding()), backend="cpu", loss=loss)
+    etl.fit(StepLstm(), etl.RawIterator(source, NOTHING, 4, padding=Padding()), backend="cpu", loss=loss)
     assert sum(seen) == sum(source.lengths)

@@ -375,9 +375,7 @@ def _nearest_groups(
     return nearest if (wanted <= sizes).all() else None
 
 
-def assign_groups(
-    row: np.ndarray, group: np.ndarray, distance: np.ndarray, sizes: np.ndarray, rows: int
-) -> np.ndarray:
+def assign_groups(row: np.ndarray, group: np.ndarray, distance: np.ndarray, sizes: np.ndarray, rows: int) -> np.ndarray:
     """Return a group for as many rows as possible, with the smallest sum of distances; -1 for rows left over.
 
     Each row in turn takes the shortest augmenting path, on which other rows may move on to another group. Potentials

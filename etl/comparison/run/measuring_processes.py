@@ -42,7 +42,7 @@ from etl.runtime.resources import available_nbytes
 from etl.training.compute import INFERENCE
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 ANSWER_SECONDS = 900.0
 # The common server may take this long to import everything but the modules of user loaders.

@@ -58,7 +58,7 @@ class _Comparison:
         self._affinity = affinity
         self._show = progress
         self._began = time.monotonic()
-        self._started_at = datetime.datetime.now(datetime.timezone.utc)
+        self._started_at = datetime.datetime.now(datetime.UTC)
         self._candidates = workload.candidates()
         names = [workload.name(each) for each in self._candidates]
         if len(set(names)) < len(names):

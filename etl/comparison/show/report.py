@@ -12,7 +12,7 @@ from etl.comparison.show.page import framed, render_page
 from etl.comparison.show.report_table import as_text, show_report
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 @dataclass(frozen=True, repr=False)

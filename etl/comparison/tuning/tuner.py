@@ -114,7 +114,7 @@ class _Tuner:
         self._affinity = affinity
         self._show = show
         self._began = time.monotonic()
-        self._started_at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._cache = Cache(self._settings.tuning_cache)
         self._limits = Limits(
             self._settings.memory_nbytes, self._settings.max_disk_nbytes, self._settings.max_prepare_seconds

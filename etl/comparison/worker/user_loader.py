@@ -42,7 +42,7 @@ from etl.strategies.torch_loader import kept_sharing_strategy
 from etl.training.compute import seed_everything
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 # Time that the processes of a loader have to end after the loader was closed.
 ENDING_SECONDS = 3.0

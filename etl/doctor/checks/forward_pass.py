@@ -50,7 +50,9 @@ class SharedModel(Check):
                 "; gradients are off in some of these threads, as for predictions, for which the guide's step 6 names "
                 '"one model per thread (as this avoids locks)", or "ParallelInference"'
             )
-            remedy = "let etl.ParallelInference(model) answer these threads: each of its workers has its own copy"
+            remedy = (
+                "let etl.training.ParallelInference(model) answer these threads: each of its workers has its own copy"
+            )
         return self.wrong(
             Severity.SERIOUS,
             f"{threads} threads call {f'module {name}' if name else 'the model'}",
