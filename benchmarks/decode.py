@@ -104,7 +104,7 @@ def make_epoch(source: etl.ImageFolder, decoder: str, threads: int) -> Operation
     iterator = etl.AsyncIterator(raw, PREFETCH_SIZE, threads=threads)
 
     def load() -> None:
-        records = sum(len(batch) for batch in iterator)
+        records = sum(len(batch.features) for batch in iterator)
         if records != len(source):
             raise RuntimeError(f"{records} of {len(source)} records were loaded")
 

@@ -297,7 +297,7 @@ def test_a_store_of_other_records_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="s was written from 8 records, but the source has 40"):
         etl.from_config("photos.toml")
     with etl.from_config("photos.toml", source=some) as loaded:  # the stages are then those of records as they are
-        assert sum(len(batch) for batch in loaded) == 8
+        assert sum(batch.records for batch in loaded) == 8
 
 
 def test_other_records_and_their_store_can_be_given(folder: Path) -> None:

@@ -147,7 +147,7 @@ class Layer:
         self.gradient = 0.0
 
     def __call__(self, batch: Any) -> None:
-        features = np.asarray(batch.features, np.float32).reshape(len(batch), -1)
+        features = np.asarray(batch.features, np.float32).reshape(len(batch.features), -1)
         if self._weights is None:
             self._weights = np.random.default_rng(0).standard_normal((features.shape[1], UNITS), np.float32)
         self.gradient = float((features.T @ (features @ self._weights))[0, 0])

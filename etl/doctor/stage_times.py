@@ -106,7 +106,7 @@ def time_stages(work: Work, backend: Backend | None) -> StageTimes:
         for index, (name, seconds) in enumerate(warm)
     ]
     if backend is not None:
-        copy = _copy_seconds(backend, batch) / len(batch)
+        copy = _copy_seconds(backend, batch) / batch.records
         stages.append(StageTime(f"copy to {backend.device}", copy * 1e3, None if cold is None else copy * 1e3))
     return StageTimes(stages, disk, memory, nbytes, failed)
 

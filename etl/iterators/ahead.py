@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from etl.iterators.iterator import BatchIterator
+from etl.iterators.iterator import BatchIterator, refuse_next
 from etl.iterators.user_loader import as_iterator
 from etl.loading.batch_plan import State
 from etl.loading.sampler import Uneven
@@ -19,6 +19,7 @@ class AheadIterator(BatchIterator):
     """
 
     async_supported = False
+    __next__ = refuse_next
 
     def __init__(self, iterator: BatchIterator | Iterable[Any]) -> None:
         self._iterator = as_iterator(iterator)
@@ -55,6 +56,9 @@ class AheadIterator(BatchIterator):
 
     def __len__(self) -> int:
         return len(self._iterator)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._iterator!r}, epoch {self.epoch})"
 
     def set_epoch(self, epoch: int) -> None:
         self._end_epoch()

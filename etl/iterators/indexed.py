@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from etl.arguments import whole_number
-from etl.iterators.iterator import BatchIterator
-from etl.loading.batch import Batch
+from etl.iterators.iterator import BatchIterator, describe_place, refuse_next
+from etl.loading.batch import Batch, register_pytree
 from etl.loading.batch_plan import (
     ENDED,
     AnyPlan,
@@ -26,7 +26,7 @@ from etl.loading.buffer_pool import BufferPool
 from etl.loading.sampler import IDENTITY, Sampler, Uneven
 from etl.runtime.boundaries import batch_boundary
 from etl.sources.identity import digest_difference
-from etl.sources.record import RecordError, RecordSequence
+from etl.sources.record import RecordError, RecordSequence, source_name
 from etl.stages.cursor import IDLE, Cursor, ThreadCursor
 from etl.stages.dtypes import find_dtype
 
@@ -43,11 +43,13 @@ class IndexedIterator(BatchIterator):
     """
 
     async_supported = True
+    __next__ = refuse_next
     # The records that are read one by one; None if they come from a store.
     records: RecordSequence | None = None
 
     def __init__(self, sampler: Sampler, loader: Loader, dtype: str | None, *, reuse: bool = True) -> None:
         find_dtype(dtype)
+        register_pytree()
         self._sampler = sampler
         self._loader = loader
         self._dtype = dtype
@@ -97,6 +99,13 @@ class IndexedIterator(BatchIterator):
 
     def __len__(self) -> int:
         return self._sampler.epoch_batches
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._subject()}, {describe_place(self)})"
+
+    def _subject(self) -> str:
+        """Return what it loads, for its `repr`."""
+        return repr(source_name(self.records))
 
     def __iter__(self) -> Iterator[Batch]:
         cursor = ThreadCursor()

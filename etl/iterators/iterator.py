@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from etl.loading.batch_plan import State
 from etl.loading.sampler import Uneven
@@ -127,6 +127,20 @@ class BatchIterator(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def refuse_next(iterator: BatchIterator) -> NoReturn:
+    """Raise the error for `next(iterator)`."""
+    raise TypeError(
+        f"{type(iterator).__name__} begins an epoch each time it is iterated: write `for batch in iterator`, or "
+        "`next(iter(iterator))` for the first batch"
+    )
+
+
+def describe_place(iterator: BatchIterator) -> str:
+    """Return the length of an iterator's epochs, its epoch and its rank, in words."""
+    rank = f", rank {iterator.rank} of {iterator.world_size}" if iterator.world_size > 1 else ""
+    return f"{len(iterator):,} batches of {iterator.batch_size:,}, epoch {iterator.epoch}{rank}"
 
 
 def close_epoch(epoch: Iterator[Any], iterator: Any) -> None:

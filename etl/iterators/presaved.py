@@ -70,6 +70,9 @@ class PresavedIterator(IndexedIterator):
         loader = choose_loader(self._store, pipeline, find_dtype(dtype), sampler.seed, on_error, padder)
         super().__init__(sampler, loader, dtype, reuse=reuse)
 
+    def _subject(self) -> str:
+        return repr(str(self._store.path))
+
     def _identify(self) -> Mapping[str, str]:
         return store_digests(self._store.manifest)
 

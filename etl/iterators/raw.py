@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from etl.arguments import describe
 from etl.iterators.indexed import IndexedIterator
 from etl.loading.lengths import bucket_lengths, source_lengths
 from etl.loading.padder import Padder
@@ -15,6 +16,7 @@ from etl.sources.identity import source_digests
 from etl.sources.record import RecordSequence, check_source, source_name
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
+from etl.stages.presets import default_pipeline
 
 
 class RawIterator(IndexedIterator):
@@ -25,8 +27,9 @@ class RawIterator(IndexedIterator):
     source : sequence of records
         The records: mappings with `features` and `label`. Either is a tuple of arrays if a record has several inputs or
         labels.
-    pipeline : Pipeline
-        The stages that each record goes through.
+    pipeline : Pipeline, optional
+        The stages that each record goes through. By default those that suit a source of etl, such as `image_pipeline()`
+        for photographs; none for other sources.
     batch_size : int
         Records in a batch. The last batch of an epoch may have fewer.
     shuffle : bool
@@ -51,8 +54,10 @@ class RawIterator(IndexedIterator):
 
     Raises
     ------
+    TypeError
+        If `pipeline` is something else.
     ValueError
-        If the source is empty, an argument is invalid, or there are buckets and lengths are unknown.
+        If the source is a path, or empty, an argument is invalid, or there are buckets and lengths are unknown.
     RecordError
         While iterating, at the batch of a record that fails.
 
@@ -66,7 +71,7 @@ class RawIterator(IndexedIterator):
     def __init__(
         self,
         source: RecordSequence,
-        pipeline: Pipeline,
+        pipeline: Pipeline | None = None,
         batch_size: int = 32,
         *,
         shuffle: bool = False,
@@ -79,6 +84,12 @@ class RawIterator(IndexedIterator):
         bucket_records: int | None = None,
     ) -> None:
         check_source(source)
+        if pipeline is None:
+            pipeline = default_pipeline(source)
+        elif not isinstance(pipeline, Pipeline):
+            raise TypeError(
+                f"pipeline is {describe(pipeline)}, not an etl.Pipeline; etl.Pipeline([stage, ...]) makes one"
+            )
         padder, lengths = None, None
         if padding is not None:
             lengths = source_lengths(source, pipeline)

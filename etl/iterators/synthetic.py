@@ -59,6 +59,10 @@ class SyntheticIterator(IndexedIterator):
         self._batch = Batch(features, random.integers(0, classes, batch_size))
         super().__init__(sampler, _NoLoader(), dtype)
 
+    def _subject(self) -> str:
+        features = self._batch.features
+        return "one batch" if isinstance(features, tuple) else f"{features.dtype} {list(features.shape)}"
+
     @classmethod
     def repeating(cls, batch: Batch, batches: int) -> SyntheticIterator:
         """Return an iterator whose epochs yield `batch` `batches` times.
@@ -66,7 +70,7 @@ class SyntheticIterator(IndexedIterator):
         Its dtype is that of the first floating array.
         """
         dtypes = [name for array in batch.arrays() for name, dtype in DTYPES.items() if array.dtype == dtype]
-        iterator = cls((1,), 1, batches, len(batch), dtype=(dtypes or ["float32"])[0])
+        iterator = cls((1,), 1, batches, batch.records, dtype=(dtypes or ["float32"])[0])
         iterator._batch = batch
         return iterator
 

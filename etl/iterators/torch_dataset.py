@@ -105,4 +105,4 @@ class TorchDataset(IterableDataset[Any]):
             parts += (tensors.features_mask, tensors.labels_mask)
         if not self._marks_repeated:
             return parts
-        return *parts, torch.zeros(len(tensors), dtype=torch.bool) if tensors.repeated is None else tensors.repeated
+        return *parts, torch.zeros(tensors.records, dtype=torch.bool) if tensors.repeated is None else tensors.repeated

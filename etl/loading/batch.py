@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +12,18 @@ from etl.arguments import describe
 from etl.sources.record import pair_keys
 from etl.stages.fields import unflatten
 
+_REGISTERED: set[str] = set()
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """The records of one training step; `features, labels = batch` unpacks them.
 
-    Iterators yield numpy arrays; `Backend.put` returns tensors. The first axis of every array counts records.
+    Iterators yield numpy arrays; `Backend.put` returns tensors. The first axis of every array counts records. A batch
+    has no `len`, since it could count records or parts.
+
+    It is a pytree for torch and JAX, if either is imported before an iterator is made: `torch.utils._pytree.tree_map` and
+    `jax.tree.map` apply a function to its arrays.
 
     Attributes
     ----------
@@ -42,8 +49,9 @@ class Batch:
         yield self.features
         yield self.labels
 
-    def __len__(self) -> int:
-        """Return the number of records."""
+    @property
+    def records(self) -> int:
+        """Number of records."""
         return len(self.features[0] if isinstance(self.features, tuple) else self.features)
 
     @property
@@ -53,11 +61,33 @@ class Batch:
 
     def arrays(self) -> Iterator[Any]:
         """Yield every array of the batch, in the order of its fields."""
-        for part in (self.features, self.labels, self.features_mask, self.labels_mask, self.repeated):
+        for part in _parts(self):
             if isinstance(part, tuple):
                 yield from (array for array in part if array is not None)
             elif part is not None:
                 yield part
+
+
+def register_pytree() -> None:
+    """Make `Batch` a pytree of the libraries that this process has imported."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and "torch" not in _REGISTERED and hasattr(torch, "utils"):
+        from torch.utils import _pytree
+
+        _REGISTERED.add("torch")
+        _pytree.register_pytree_node(
+            Batch,
+            lambda batch: (list(_parts(batch)), None),
+            lambda parts, _: Batch(*parts),
+            serialized_type_name="etl.Batch",
+        )
+    if jax is not None and "jax" not in _REGISTERED and hasattr(jax, "tree_util"):
+        _REGISTERED.add("jax")
+        jax.tree_util.register_pytree_node(Batch, lambda batch: (_parts(batch), None), lambda _, parts: Batch(*parts))
+
+
+def _parts(batch: Batch) -> tuple[Any, ...]:
+    return batch.features, batch.labels, batch.features_mask, batch.labels_mask, batch.repeated
 
 
 def make_batch(arrays: Mapping[str, Any], repeated: Any = None) -> Batch:

@@ -87,7 +87,7 @@ def _find_opener(value: Any) -> Opener | None:
 def record_count(batch: Any) -> int:
     """Return the number of records in `batch`.
 
-    This is `len(batch)` if it has a method `arrays`; the length of the first axis that all arrays share; or the number
+    If it has a method `arrays`, this is its attribute `records`, or else its length. Otherwise it is the length of the first axis that all arrays share; or the number
     of items in lists with one item for each record.
 
     Raises
@@ -96,7 +96,7 @@ def record_count(batch: Any) -> int:
         If neither is the case.
     """
     if has_arrays_method(batch):
-        return len(batch)
+        return batch.records if hasattr(batch, "records") else len(batch)
     shared, has_numbers = _shared_axis(batch)
     if shared is not None and not has_numbers:
         return shared

@@ -104,7 +104,7 @@ def open_pipeline(name: str | None, source: Any, size: int, decoder: str) -> Pip
     return pipeline
 
 
-def default_pipeline(source: Any, size: int, decoder: str) -> Pipeline:
+def default_pipeline(source: Any, size: int = 224, decoder: str = "pillow") -> Pipeline:
     """Return the pipeline that turns records of `source` into training arrays.
 
     It has no stages unless the source is one of this package whose records need some.

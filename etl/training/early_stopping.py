@@ -239,7 +239,7 @@ def _mean(values: list[tuple[float, int]], ranks: Ranks) -> float:
 def _weight(batch: Batch) -> int:
     """Return how many losses the loss of `batch` is the mean of."""
     if batch.labels_mask is None:
-        return len(batch)
+        return batch.records
     masks = batch.labels_mask if isinstance(batch.labels_mask, tuple) else (batch.labels_mask,)
     return sum(int((mask != 0).sum()) for mask in masks)
 

@@ -362,7 +362,7 @@ class _Loop:
                 iteration = Iteration(
                     number=len(self.scores),
                     epoch=epoch,
-                    samples=len(batch),
+                    samples=batch.records,
                     etl_seconds=loaded - asked,
                     compute_seconds=done - loaded,
                     seconds=done - ended,

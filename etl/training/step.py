@@ -52,7 +52,7 @@ class ForwardPass:
         try:
             return self._model(*inputs, **keywords)
         except (ValueError, RuntimeError) as error:
-            reason = self._why_not(inputs, len(batch), str(error))
+            reason = self._why_not(inputs, batch.records, str(error))
             if reason is None:
                 raise
             raise ValueError(reason) from error

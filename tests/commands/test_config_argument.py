@@ -80,7 +80,7 @@ def test_the_store_that_a_file_names_is_the_one_that_is_loaded(call: list[str], 
     with presave.open_store("photos.store") as store, etl.from_config("photos.toml", threads=False) as loaded:
         assert store.manifest.stage == "resize"
         assert store.fields["features"].shape == (SIZE, SIZE, 3)
-        assert sum(len(batch) for batch in loaded) == len(store) == 40
+        assert sum(batch.records for batch in loaded) == len(store) == 40
 
 
 def test_a_store_is_written_as_its_settings_say(folder: Path) -> None:

@@ -509,7 +509,7 @@ def test_the_model_and_the_iterator_are_left_as_they_were() -> None:
     state = iterator.state_dict()
     train(model, iterator)
     assert iterator.state_dict() == state
-    assert sum(len(batch) for batch in iterator) == 48
+    assert sum(batch.records for batch in iterator) == 48
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(not module._forward_pre_hooks for module in model.modules())
 

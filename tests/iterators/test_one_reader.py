@@ -62,7 +62,7 @@ def check(batches: Iterator[etl.Batch], count: int | None = None) -> int:
     for number, batch in enumerate(batches, 1):
         expected = np.broadcast_to(batch.labels[:, None, None], batch.features.shape)
         assert np.array_equal(batch.features, expected)
-        records += len(batch)
+        records += batch.records
         if number == count:
             break
     return records
@@ -140,7 +140,7 @@ def test_random_transforms_are_no_collision(probability: float, tmp_path: Path) 
 
     state = np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
     with over(Flipped(tmp_path), threads=2) as iterator:
-        assert sum(len(batch) for batch in iterator) == COUNT
+        assert sum(batch.records for batch in iterator) == COUNT
     assert np.random.get_state()[1].tolist() == state  # type: ignore[index,union-attr]  # noqa: NPY002
 
 

@@ -97,8 +97,8 @@ def test_closing_a_shard_leaves_the_store_to_the_others(photographs: Path, tmp_p
     with etl.PresavedIterator(tmp_path / "store", PIPELINE.after("resize"), 10) as whole:
         shards = [whole.shard(rank, 2) for rank in range(2)]
         shards[0].close()
-        assert sum(len(batch) for batch in shards[1]) == 20
-        assert sum(len(batch) for batch in whole) == 40
+        assert sum(batch.records for batch in shards[1]) == 20
+        assert sum(batch.records for batch in whole) == 40
 
 
 @pytest.mark.parametrize("format", presave.formats())

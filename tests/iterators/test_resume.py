@@ -75,7 +75,7 @@ def test_a_resumed_epoch_is_exactly_what_the_saved_iterator_had_left(
 def test_the_state_is_that_of_the_last_batch_handed_out(store: presave.Store, strategy: str) -> None:
     with make_iterator(strategy, store) as iterator:
         assert iterator.state_dict()["position"] == 0
-        positions = [(len(batch), iterator.state_dict()["position"]) for batch in iterator]
+        positions = [(batch.records, iterator.state_dict()["position"]) for batch in iterator]
         assert positions == [(4, 4), (4, 8), (4, 12), (4, 16), (4, 20), (3, 0)]
         assert iterator.state_dict()["epoch"] == 1
 

@@ -31,7 +31,7 @@ def test_a_batch_unpacks_as_features_and_labels_and_survives_pickling() -> None:
 
 def test_several_inputs_count_as_one_batch_and_nbytes_counts_every_array() -> None:
     batch = etl.Batch((ONE, TWO), LABELS, (MASK, None))
-    assert len(batch) == len(etl.Batch(ONE, LABELS)) == 5
+    assert batch.records == etl.Batch(ONE, LABELS).records == 5
     assert is_of(batch, ONE, TWO, LABELS, MASK)
     assert batch.nbytes == 5 * (3 * 4 + 2 * 4 + 8 + 4)
     assert etl.Batch(ONE, None).nbytes == 60

@@ -60,7 +60,7 @@ def test_labels_and_masks_may_be_tuples_and_a_tuple_of_one_stays_a_tuple(tmp_pat
         assert features[:, 0, 0].tolist() == numbers.tolist() == pairs[:, 0].tolist()
         assert batch.features_mask is None
         assert batch.labels_mask[0] is None
-        assert batch.labels_mask[1].tolist() == [[1, 1]] * len(batch)
+        assert batch.labels_mask[1].tolist() == [[1, 1]] * batch.records
 
 
 def test_more_than_ten_inputs_keep_their_order_and_a_store_keeps_a_field_for_each(tmp_path: Path) -> None:

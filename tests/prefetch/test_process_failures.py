@@ -205,4 +205,4 @@ def test_tasks_and_answers_that_are_larger_than_the_pipe_between_them_wait_for_n
         etl.AsyncIterator(raw, 1, workers="process", processes=1, timeout=20) as iterator,
         pytest.warns(UserWarning, match="left out 3,000 of 60,000"),
     ):
-        assert [len(batch) for batch in iterator] == [57_000]
+        assert [batch.records for batch in iterator] == [57_000]

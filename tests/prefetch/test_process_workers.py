@@ -124,7 +124,7 @@ def read(processes=1):
     records = [{"features": [n], "label": n} for n in range(12)]
     options = dict(workers="process", processes=processes, start_method=sys.argv[2])
     with etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 4), 2, **options) as batches:
-        assert sum(len(batch) for batch in batches) == 12
+        assert sum(batch.records for batch in batches) == 12
 
 def daemonic():
     for method in ("fork", "spawn"):

@@ -145,7 +145,7 @@ def test_the_cpu_takes_tuples_and_masks_in_their_places() -> None:
     assert isinstance(put.labels, tuple)
     assert [tensor.data_ptr() for tensor in put.arrays()] == [array.ctypes.data for array in arrays]
     assert put.features_mask.data_ptr() == arrays[3].ctypes.data
-    assert (len(put), put.nbytes) == (len(batch), batch.nbytes)
+    assert (put.records, put.nbytes) == (batch.records, batch.nbytes)
 
 
 @pytest.mark.parametrize("form", ["pair", "list of tensors", "mapping"])

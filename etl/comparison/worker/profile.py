@@ -196,4 +196,4 @@ def _first_features(batch: Any) -> np.ndarray:
 
 
 def _row_nbytes(batch: Any) -> float:
-    return float(batch.nbytes / len(batch))
+    return float(batch.nbytes / batch.records)

@@ -128,7 +128,7 @@ def test_the_command_writes_a_configuration_that_a_script_uses(project: Path, ta
     assert tuned["advice"][:40] in " ".join(done.stdout.split())
     assert main(shlex.split("presave --config tuned.toml")) == 0
     with etl.from_config("tuned.toml", threads=False) as train:
-        assert sum(len(batch) for batch in train) == 96
+        assert sum(batch.records for batch in train) == 96
         chosen = {**tuned["given"], **tuned["chosen"]}
         assert train.prefetch_size == chosen["prefetch_size"]
 
