@@ -87,8 +87,8 @@ def _find_opener(value: Any) -> Opener | None:
 def record_count(batch: Any) -> int:
     """Return the number of records in `batch`.
 
-    If it has a method `arrays`, this is its attribute `records`, or else its length. Otherwise it is the length of the first axis that all arrays share; or the number
-    of items in lists with one item for each record.
+    If it has a method `arrays`, this is its attribute `records`, or else its length. Otherwise it is the length of the
+    first axis that all arrays share, or the number of items in lists with one item for each record.
 
     Raises
     ------
