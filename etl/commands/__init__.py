@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from etl.commands.output import checked_outputs, open_standard_streams, show_error, show_warning, shown
+from etl.commands.output import LiveProgress, checked_outputs, open_standard_streams, show_error, show_warning, shown
 from etl.temporary import Terminated, ending_in_order
 
 # Each with its summary, so that only the command that is run has to be imported.
@@ -56,7 +56,10 @@ data sets of your own are sources, too. `etl --help` lists all commands, and
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, without the usage of thirty options."""
+    """A parser whose errors are one line, without the usage of thirty options, and that completes no abbreviations."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         chosen = UNKNOWN_COMMAND.search(message)
@@ -80,17 +83,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = next((each for each in given if not each.startswith("-")), None)
     chosen: Any = importlib.import_module(f"etl.commands.{wanted}") if wanted in COMMANDS else None
     parser = _Parser(prog="etl", description="Load training data, and measure what it costs.")
-    debug_help = "show the traceback of an error"
+    debug_help, quiet_help = "show the traceback of an error", "show no progress"
     parser.add_argument("--debug", action="store_true", help=debug_help)
-    parser.add_argument("--version", action="version", version=f"fair-etl {importlib.metadata.version('fair-etl')}")
+    parser.add_argument("-q", "--quiet", action="store_true", help=quiet_help)
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"fair-etl {importlib.metadata.version('fair-etl')}"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         subparser = commands.add_parser(name, help=summary, description=summary)
         # Also accepted after the command. A default would override the option given before the command.
         subparser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug_help)
+        subparser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=quiet_help)
         if name == wanted:
             chosen.add_arguments(subparser)
-    parsed = argparse.Namespace(debug=False, command=None)
+    parsed = argparse.Namespace(debug=False, quiet=False, command=None)
     try:
         parsed = parser.parse_args(arguments)
         if parsed.command is None:
@@ -100,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command == "run":  # with signals, warnings and streams as the script would have them
             chosen.run(parsed)
         from etl.commands.source_arguments import image_settings  # reads sources
+
+        LiveProgress.is_quiet = parsed.quiet
 
         outputs = checked_outputs(parsed, is_open, getattr(chosen, "ONLY_SHOWS", False))
         with ending_in_order(), image_settings(parsed), outputs, warnings.catch_warnings():

@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("strategies and data")
     data.add_argument(
         "--strategies",
+        "--strategy",
         type=names,
         metavar="NAME,...",
         help=f"any of {', '.join(strategies.names())}, and loaders of your own as mine=package.module:function; the "
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument(
         "--formats",
+        "--format",
         type=names,
         default=presave.formats()[:1],
         metavar="NAME,...",

@@ -74,7 +74,9 @@ def add_condition_arguments(how: Any) -> None:
     how.add_argument(
         "--cache", choices=CACHES, default="warm", help="warm: files are in memory; cold: every epoch reads the disk"
     )
-    how.add_argument("--threads", type=int, metavar="N", help="CPUs for loading and compute together (default: all)")
+    how.add_argument(
+        "--cpus", dest="threads", type=int, metavar="N", help="CPUs for loading and compute together (default: all)"
+    )
     how.add_argument(
         "--heap",
         metavar="POLICY",

@@ -10,7 +10,7 @@ from functools import partial
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from etl.commands.output import live_progress
+from etl.commands.output import LiveProgress
 from etl.comparison.run.comparison_progress import ComparisonProgress
 from etl.measuring.processes import MeasurementError
 
@@ -38,7 +38,7 @@ def showing_progress(debug: bool) -> Iterator[Callable[[ComparisonProgress], Non
         TimeElapsedColumn(),
     )
     try:
-        with live_progress(*columns) as bar:
+        with LiveProgress(*columns) as bar:
             bar.add_task("starting", total=1.0, step="")
             yield partial(_show, bar)
     except MeasurementError as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.progress import BarColumn, TextColumn
 
-from etl.commands.output import PlainConsole, deliver, live_progress, output_path, save_json
+from etl.commands.output import LiveProgress, PlainConsole, deliver, output_path, save_json
 from etl.commands.source_arguments import SOURCES, add_source_arguments, source_options
 from etl.comparison.request.settings import BACKENDS, Settings
 from etl.measuring.structure import describe
@@ -64,9 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure each remedy, which takes about five seconds each",
     )
     parser.add_argument(
-        "--heap", action="store_true", help="show objects by type and size, and which type grows from epoch to epoch"
+        "--objects", action="store_true", help="show objects by type and size, and which type grows from epoch to epoch"
     )
-    parser.add_argument("--gc", action="store_true", help="show pauses of the garbage collector, by generation")
+    parser.add_argument("--pauses", action="store_true", help="show pauses of the garbage collector, by generation")
     parser.add_argument(
         "--profile",
         type=output_path,
@@ -172,10 +172,10 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
             typical = examination.seconds_per_batch or PROFILE_SECONDS
             with profiled(arguments.profile):
                 time_steps(setup, max(arguments.batches, math.ceil(PROFILE_SECONDS / typical)))
-        if arguments.gc:
+        if arguments.pauses:
             show_progress("the garbage collector", 0, 1)
             more["pauses"] = watch_pauses(setup, arguments.batches)
-        if arguments.heap:
+        if arguments.objects:
             show_progress("the heap", 0, 1)
 
             def run_epoch() -> None:
@@ -233,8 +233,8 @@ def _refuse_without_source(arguments: argparse.Namespace) -> None:
         "--step": arguments.step is not None,
         "--pipeline": arguments.pipeline is not None,
         "--try": arguments.try_remedies,
-        "--heap": arguments.heap,
-        "--gc": arguments.gc,
+        "--objects": arguments.objects,
+        "--pauses": arguments.pauses,
         "--profile": arguments.profile is not None,
     }
     for option, given in needing.items():
@@ -245,6 +245,6 @@ def _refuse_without_source(arguments: argparse.Namespace) -> None:
 @contextmanager
 def _progress() -> Iterator[Any]:
     """Yield a function that shows progress; see `examine`."""
-    with live_progress(BarColumn(), TextColumn("{task.description}", markup=False)) as bar:
+    with LiveProgress(BarColumn(), TextColumn("{task.description}", markup=False)) as bar:
         task = bar.add_task("starting", total=1)
         yield lambda activity, done, total: bar.update(task, description=activity, completed=done, total=total)

@@ -23,6 +23,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -39,7 +40,7 @@ MAX_ERROR_LENGTH = 4_000
 # The value of an option for a file that is `-`. Tables are then shown on standard error.
 STANDARD_OUTPUT = Path("/dev/stdout")
 # Options for files that a command writes.
-FILE_OPTIONS = ("json", "html", "trace", "toml", "profile")
+FILE_OPTIONS = ("json", "html", "trace", "toml", "profile", "cluster_profile")
 
 
 class PlainConsole(Console):
@@ -294,12 +295,36 @@ def show_warning(message: Warning | str, category: type[Warning], *_: object) ->
     show_error(f"{'' if category is UserWarning else f'{category.__name__}: '}{message}")
 
 
-@contextmanager
-def live_progress(*columns: ProgressColumn) -> Iterator[Progress]:
-    """Show these columns on standard error while the block runs; show nothing if that is not a terminal."""
-    console = PlainConsole(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        yield progress
+class LiveProgress(Progress):
+    """Columns that change while a block runs. If standard error is no terminal, each new description is a line.
+
+    Attributes
+    ----------
+    is_quiet : bool
+        Show neither, in any command.
+    """
+
+    is_quiet = False
+
+    def __init__(self, *columns: ProgressColumn) -> None:
+        console = PlainConsole(stderr=True)
+        self._shows_lines = not console.is_terminal and not self.is_quiet
+        self._line = ""
+        super().__init__(*columns, console=console, disable=not console.is_terminal or self.is_quiet, transient=True)
+
+    def add_task(self, description: str, *arguments: Any, **options: Any) -> TaskID:
+        self._show_line(description)
+        return super().add_task(description, *arguments, **options)
+
+    def update(self, task_id: TaskID, **options: Any) -> None:
+        self._show_line(options.get("description"))
+        super().update(task_id, **options)
+
+    def _show_line(self, description: str | None) -> None:
+        if self._shows_lines and description is not None and description != self._line:
+            self._line = description
+            with contextlib.suppress(OSError):
+                print(description, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -313,7 +338,7 @@ def progress_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None]]:
         _Rate(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
     )
-    with live_progress(*columns) as progress:
+    with LiveProgress(*columns) as progress:
         task = progress.add_task(printable(title), total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 

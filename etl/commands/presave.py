@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write on the workers of this Dask scheduler; they must see SOURCE and STORE at the same paths",
     )
     parser.add_argument(
-        "--profile",
+        "--cluster-profile",
         type=output_path,
         metavar="FILE",
         help="with --scheduler: save Dask's profile of each worker that is still running at the end to FILE, as JSON: "
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.source = arguments.source.absolute()
     chosen = _records(arguments, source_options(arguments) if configuration is None else configuration.table_options)
     options: dict[str, Any] = {} if arguments.compression is None else {"compression": arguments.compression}
-    location = _cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
+    location = _cluster(arguments.scheduler, arguments.cluster_profile) if on_cluster else nullcontext()
     with location, progress_bar(f"writing {arguments.store}", "records") as bar:
         started = time.perf_counter()
         last: list[presave.Progress] = []
@@ -131,8 +131,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    if arguments.profile is not None and arguments.scheduler is None:
-        raise ValueError("--profile needs --scheduler: it profiles the workers of a Dask cluster")
+    if arguments.cluster_profile is not None and arguments.scheduler is None:
+        raise ValueError("--cluster-profile needs --scheduler: it profiles the workers of a Dask cluster")
     if arguments.jobs is not None and arguments.scheduler is not None:
         raise ValueError("--jobs sets the threads on this machine; with --scheduler every worker of the cluster writes")
     if arguments.compression is not None and arguments.format != "hdf5":

@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help=SOURCES)
     data = parser.add_argument_group("strategies and data")
     data.add_argument(
-        "--strategy",
         "--strategies",
+        "--strategy",
         dest="strategies",
         type=names,
         action="append",

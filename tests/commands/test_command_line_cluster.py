@@ -70,7 +70,7 @@ def test_the_profile_shows_where_each_worker_spent_its_time(photographs: Path, t
     for attempt in range(10):  # half a second of work, sampled every 10 ms: on a busy machine all samples may miss it
         store, profile = tmp_path / f"{attempt}.store", tmp_path / f"{attempt}.json"
         call = ["presave", str(photographs), str(store), "--size", "512", "--shard-mb", "2"]
-        assert main([*call, "--scheduler", address, "--profile", str(profile)]) == 0
+        assert main([*call, "--scheduler", address, "--cluster-profile", str(profile)]) == 0
         assert presave.verify(store) == []
         workers = json.loads(profile.read_text())["workers"]
         assert len(workers) == 2
@@ -101,9 +101,9 @@ def test_a_bad_photograph_is_named_as_without_a_cluster(
     [
         (["--scheduler", "tcp://127.0.0.1:1"], "--scheduler tcp://127.0.0.1:1: no Dask scheduler answers there"),
         (["--scheduler", "nonsense:1:2"], "--scheduler nonsense:1:2: no Dask scheduler answers there"),
-        (["--profile", "profile.json"], "--profile needs --scheduler"),
+        (["--cluster-profile", "profile.json"], "--cluster-profile needs --scheduler"),
         (["--scheduler", "tcp://127.0.0.1:1", "--jobs", "2"], "--jobs sets the threads on this machine"),
-        (["--scheduler", "tcp://127.0.0.1:1", "--profile", "nowhere/p.json"], "there is no folder nowhere"),
+        (["--scheduler", "tcp://127.0.0.1:1", "--cluster-profile", "nowhere/p.json"], "there is no folder nowhere"),
     ],
 )
 def test_a_cluster_that_cannot_be_used_is_one_line(

@@ -29,7 +29,7 @@ from tests.report_schema import SCHEMA, make_schema
 from tests.user_modules import user_module
 
 # The fewest records and rounds that give a report.
-QUICK = "--rounds=1", "--records=24", "--batch-size=4", "--size=32", "--threads=1", "--budget=2s"
+QUICK = "--rounds=1", "--records=24", "--batch-size=4", "--size=32", "--cpus=1", "--budget=2s"
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_table_is_trained_with_a_perceptron(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     rows = [f"{number},{number % 7},{'yes' if number % 2 else 'no'}" for number in range(64)]
     table.write_text("\n".join(["a,b,kind", *rows]) + "\n")
-    quick = ("--rounds", "1", "--budget", "2s", "--batch-size", "8", "--threads", "1")
+    quick = ("--rounds", "1", "--budget", "2s", "--batch-size", "8", "--cpus", "1")
     report = compare(tmp_path, str(table), "--label", "kind", *quick)
     assert report["settings"]["model"] == "mlp"
     assert result(report, "presaved")["stage"] == "read"
@@ -151,7 +151,7 @@ def test_sequences_are_padded_alike_by_all_strategies(tmp_path: Path) -> None:
         for number in range(12):
             steps = [f"{step},{number}" for step in range(3 + number)]
             (folder / kind / f"{number}.csv").write_text("\n".join(["x,y", *steps]) + "\n")
-    report = compare(tmp_path, str(folder), "--rounds", "1", "--budget", "2s", "--batch-size", "4", "--threads", "1")
+    report = compare(tmp_path, str(folder), "--rounds", "1", "--budget", "2s", "--batch-size", "4", "--cpus", "1")
     assert report["settings"]["model"] == "lstm"
     assert [
         each["disqualified"] for each in report["strategies"] if any("samples" in text for text in each["disqualified"])
@@ -340,7 +340,7 @@ def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest
         (("--compute", "simulated:soon"), "must be a time such as"),
         (("--until", "crop"), "the pipeline has read, decode, resize, channels_first, normalise"),
         (("--model", "resnet"), "unknown model 'resnet'"),
-        (("--threads", "4096"), "this process may use"),
+        (("--cpus", "4096"), "this process may use"),
         (("--html", "no/such/folder.html"), "there is no folder"),
         (("--what-if", "gpus=2"), "--what-if takes any of cpus=8"),
         (("--what-if", "cpus=2", "--what-if", "cache=50%"), "its speed is unknown"),

@@ -15,7 +15,7 @@ from etl.configuration import Configuration
 from tests.user_modules import user_module
 
 SIZE = 32
-QUICK = "--rounds=1", "--records=24", "--threads=1", "--budget=2s"
+QUICK = "--rounds=1", "--records=24", "--cpus=1", "--budget=2s"
 
 LOADERS = """
     from pathlib import Path

@@ -44,7 +44,7 @@ def test_a_source_is_trained_on_and_its_stages_are_timed(
     photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.json"
-    options = ["--size", "32", "--batch-size", "8", "--batches", "4", "--strategy", "raw", "--heap", "--gc"]
+    options = ["--size", "32", "--batch-size", "8", "--batches", "4", "--strategy", "raw", "--objects", "--pauses"]
     code = main(["doctor", str(photographs), *options, "--json", str(report)])
     content = json.loads(report.read_text())
     by_name = {each["check"]: each for each in content["findings"]}
@@ -102,7 +102,7 @@ def test_a_source_is_examined_on_the_cpu_if_the_preferred_backend_does_not_exist
 
 
 @pytest.mark.parametrize(
-    "option", ["--model mlp", "--step a:b", "--pipeline a:b", "--try", "--heap", "--gc", "--profile a.svg"]
+    "option", ["--model mlp", "--step a:b", "--pipeline a:b", "--try", "--objects", "--pauses", "--profile a.svg"]
 )
 def test_an_option_that_needs_a_source_is_refused_without_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", *option.split()]) == 2
@@ -163,7 +163,7 @@ def test_a_data_set_is_trained_on_with_a_step_of_its_own(
     own_training: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.json"
-    options = ["--batch-size", "8", "--batches", "4", "--strategy", "raw", "--heap", "--gc", "--try"]
+    options = ["--batch-size", "8", "--batches", "4", "--strategy", "raw", "--objects", "--pauses", "--try"]
     arguments = ["doctor", f"{own_training}:dataset", "--step", f"{own_training}:make_step", *options]
     code = main([*arguments, "--json", str(report)])
     content = json.loads(report.read_text())

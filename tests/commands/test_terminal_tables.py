@@ -37,7 +37,7 @@ WITH_LONG_TEXTS = ("compare many_with_long_names", "compare hostile", *TUNED, "s
 # Several tables that name their rows alike.
 SEVERAL_TABLES = ("peers", "compare everything", *TUNED)
 HEADLINE = ["strategy", "wall, s", "ratio", "95% interval", "parts"]
-QUICK = ("--rounds", "1", "--budget", "2s", "--records", "8", "--batch-size", "4", "--size", "32", "--threads", "1")
+QUICK = ("--rounds", "1", "--budget", "2s", "--records", "8", "--batch-size", "4", "--size", "32", "--cpus", "1")
 
 
 def sections(text: str) -> dict[str, list[str]]:

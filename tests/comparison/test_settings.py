@@ -29,7 +29,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"backend": "tpu"}, "--backend: unknown 'tpu'; known: auto, cpu, cuda"),
     ({"dtype": "int3"}, "int3"),
     ({"batch_size": 0}, "--batch-size must be a whole number of at least 1, not 0"),
-    ({"threads": 0}, "--threads must be a whole number of at least 1, not 0"),
+    ({"threads": 0}, "--cpus must be a whole number of at least 1, not 0"),
     ({"rounds": 0}, "--rounds must be"),
     ({"records": -1}, "--records must be"),
     ({"size": 1.5}, "--size must be"),

@@ -83,7 +83,7 @@ class Noise(Section["ReportData"]):
             found.append(
                 f"The CPU quota{'' if quota is None else f' of {quota:g} CPUs'} was used up in {self.throttled:.0%} of "
                 "its periods (cpu.stat), so times depend on when the system stopped the processes: raise the quota, or "
-                "use fewer CPUs with --threads."
+                "use fewer CPUs with --cpus."
             )
         if self.steal_highest > MAX_STEAL:
             found.append(

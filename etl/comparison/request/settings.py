@@ -169,7 +169,8 @@ class Settings(Conditions):
         ):
             value = getattr(self, name)
             if value is not None:
-                whole_number(f"--{name.replace('_', '-')}", value, least=1)
+                option = "cpus" if name == "threads" else name.replace("_", "-")
+                whole_number(f"--{option}", value, least=1)
         whole_number("--prefetch-size", self.prefetch_size, least=0)
         for option, limit in (("--memory", self.memory_nbytes), ("--max-disk", self.max_disk_nbytes)):
             if limit is not None:

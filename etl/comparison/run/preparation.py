@@ -37,7 +37,7 @@ def opened_workload(settings: Settings) -> Iterator[tuple[Workload, list[int]]]:
     cpus = available_cpus()
     wanted = cpus if settings.threads is None else settings.threads
     if wanted > cpus:
-        raise ValueError(f"--threads {wanted}: this process may use {cpus} CPUs")
+        raise ValueError(f"--cpus {wanted}: this process may use {cpus} CPUs")
     affinity = affinity_of(wanted)
     fewest = min(len(cpus_of_rank(affinity, rank, settings.ranks)) for rank in range(settings.ranks))
     with temporary_folder("compare") as folder:

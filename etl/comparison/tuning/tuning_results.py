@@ -165,7 +165,7 @@ class TunedStrategy(JsonValues):
             return (
                 f"{self.name}: no settings can be recommended: a CPU quota was used up in {self.throttled:.0%} of its "
                 "periods (cpu.stat), so times depend on when the system stopped the processes. Raise the quota, or use "
-                "fewer CPUs with --threads."
+                "fewer CPUs with --cpus."
             )
         if best.dropped:
             return f"{self.name}: no configuration can be recommended: as given, {best.dropped}."
