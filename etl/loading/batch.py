@@ -22,8 +22,8 @@ class Batch:
     Iterators yield numpy arrays; `Backend.put` returns tensors. The first axis of every array counts records. A batch
     has no `len`, since it could count records or parts.
 
-    It is a pytree for torch and JAX, if these are imported before an iterator is made: `jax.tree.map` applies a function
-    to its arrays.
+    It is a pytree for torch and JAX, if these are imported before an iterator is made: `jax.tree.map` applies a
+    function to its arrays.
 
     Attributes
     ----------
