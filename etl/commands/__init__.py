@@ -9,29 +9,40 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import importlib.metadata
+import importlib
 import re
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import etl
 from etl.commands.output import LiveProgress, checked_outputs, open_standard_streams, show_error, show_warning, shown
 from etl.temporary import Terminated, ending_in_order
 
-# Each with its summary, so that only the command that is run has to be imported.
-COMMANDS = {
-    "run": "run a training script, and say whether it waits for data, why, and what to do.",
-    "dataset": "make the demonstration data, real photographs or real handwritten digits.",
-    "compare": "compare ways of loading SOURCE: which one to use, what it gains, and how sure that is.",
-    "tune": "find the settings of each strategy that are best for it.",
-    "presave": "decode once and keep the arrays on disk.",
-    "inspect": "show what a store holds, and which pipeline made it.",
-    "verify": "compare every byte of a store with its manifest; exit code 1 if something has changed.",
-    "convert": "rewrite a store in another format.",
-    "doctor": "find what makes training slow here, and the one change to make first.",
+# The commands by question, each with its summary, so that only the command that is run has to be imported.
+QUESTIONS = {
+    "Does my training wait for data?": {
+        "run": "run a training script, and say whether it waits for data, why, and what to do.",
+        "doctor": "find what makes training slow here, and the one change to make first.",
+    },
+    "Which way of loading is faster?": {
+        "compare": "compare ways of loading SOURCE: which one to use, what it gains, and how sure that is.",
+        "tune": "find the settings of each strategy that are best for it.",
+    },
+    "How do I load from a store?": {
+        "presave": "decode once and keep the arrays on disk.",
+        "inspect": "show what a store holds, and which pipeline made it.",
+        "verify": "compare every byte of a store with its manifest; exit code 1 if something has changed.",
+        "convert": "rewrite a store in another format.",
+    },
+    "What can I try it on?": {
+        "dataset": "make the demonstration data, real photographs or real handwritten digits.",
+    },
 }
+COMMANDS = {name: summary for commands in QUESTIONS.values() for name, summary in commands.items()}
 
 UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)'")
 
@@ -82,16 +93,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     wanted = next((each for each in given if not each.startswith("-")), None)
     chosen: Any = importlib.import_module(f"etl.commands.{wanted}") if wanted in COMMANDS else None
-    parser = _Parser(prog="etl", description="Load training data, and measure what it costs.")
+    parser = _Parser(
+        prog="etl",
+        description="Load training data, and measure what it costs.",
+        epilog=_describe_commands(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     debug_help, quiet_help = "show the traceback of an error", "show no progress"
     parser.add_argument("--debug", action="store_true", help=debug_help)
     parser.add_argument("-q", "--quiet", action="store_true", help=quiet_help)
-    parser.add_argument(
-        "-V", "--version", action="version", version=f"fair-etl {importlib.metadata.version('fair-etl')}"
-    )
+    parser.add_argument("-V", "--version", action="version", version=f"fair-etl {etl.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
-        subparser = commands.add_parser(name, help=summary, description=summary)
+        subparser = commands.add_parser(name, description=summary)
         # Also accepted after the command. A default would override the option given before the command.
         subparser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug_help)
         subparser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=quiet_help)
@@ -132,6 +146,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "is a defect of etl: please report it with that traceback"
         )
         return 1
+
+
+def _describe_commands() -> str:
+    """Return the commands by question, each on a line of 80 columns or two."""
+    lines = []
+    for question, commands in QUESTIONS.items():
+        lines += ["", question]
+        for name, summary in commands.items():
+            lines += textwrap.wrap(summary, 79, initial_indent=f"  {name:<10}", subsequent_indent=" " * 12)
+    return "\n".join([*lines[1:], "", "`etl COMMAND --help` lists the options of one."])
 
 
 def _show_traceback() -> None:
