@@ -6,9 +6,9 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from etl.arguments import parse_seconds
+from etl.arguments import parse_nbytes, parse_seconds
 from etl.comparison.judge.report import TuningResult
 from etl.comparison.judge.rules import RULES
 from etl.comparison.request.settings import Settings
@@ -27,6 +27,52 @@ INSTEAD = {
     "source_name": None,
     "step": "make_step",
 }
+# Options whose field in `Settings` has another name, with what reads a text.
+FIELDS: dict[str, tuple[str, Callable[[str], Any] | None]] = {
+    "cpus": ("threads", None),
+    "max_disk": ("max_disk_nbytes", parse_nbytes),
+    "max_prepare": ("max_prepare_seconds", lambda text: parse_seconds(text, "max_prepare")),
+    "memory": ("memory_nbytes", parse_nbytes),
+    "no_check": ("unchecked", None),
+}
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments that `compare` and `tune` share: the options of the command line, with its defaults.
+
+    `etl compare --help` describes each. Sizes are bytes or text such as "2GB", times seconds or text such as "10min".
+    """
+
+    backend: str
+    batch_size: int
+    cache: str
+    check_epoch: bool
+    compute: str
+    cpus: int | None
+    decoder: str
+    device_memory: str
+    dtype: str
+    epoch_batches: int | None
+    formats: Sequence[str]
+    gc: str
+    heap: str
+    max_disk: int | str | None
+    max_prepare: float | str | None
+    memory: int | str | None
+    no_check: Sequence[str]
+    prefetch_size: int
+    ranks: int
+    records: int | None
+    retune: bool
+    rounds: int | None
+    same_pixels: bool
+    seed: int
+    size: int
+    split: str | None
+    stages: bool
+    sync_every_step: bool
+    until: str | None
+    what_if: Sequence[str]
 
 
 def compare(
@@ -39,7 +85,7 @@ def compare(
     budget: str | float = "60s",
     python: Mapping[str, str] | None = None,
     progress: Callable[[ComparisonProgress], None] | None = None,
-    **settings: Any,
+    **options: Unpack[Options],
 ) -> Report:
     """Compare ways to load `source`: end-to-end time of training or inference, as ETL plus compute.
 
@@ -69,9 +115,9 @@ def compare(
         Interpreter of another environment for a strategy, by its name in the report.
     progress : callable, optional
         Called with the progress after every step.
-    **settings
-        Any other field of `etl.comparison.request.settings.Settings`, such as `batch_size`, `dtype`, `compute`,
-        `records` or `what_if=("cpus=8,compute=5ms",)`.
+    **options
+        Options of the command line by name, such as `batch_size=64`, `compute="inference"`, `cpus=4`, `memory="2GB"` or
+        `what_if=["cpus=8,compute=5ms"]`; see `Options`.
 
     Returns
     -------
@@ -87,7 +133,7 @@ def compare(
     ContradictionError
         If the metrics of the report contradict each other.
     """
-    _check_names(compare, settings, INSTEAD)
+    settings = _settings(compare, options, INSTEAD)
     with carried_settings(
         source,
         strategies,
@@ -111,7 +157,7 @@ def tune(
     budget: str | float = "5min",
     python: Mapping[str, str] | None = None,
     progress: Callable[[ComparisonProgress], None] | None = None,
-    **settings: Any,
+    **options: Unpack[Options],
 ) -> Tuning:
     """Find the settings of each strategy that are best for it, within the same time for each.
 
@@ -124,9 +170,9 @@ def tune(
         As for `compare`.
     budget : str or float
         Approximate time of all strategies together, such as "5min", or seconds.
-    **settings
-        Any other field of `etl.comparison.request.settings.Settings`, such as `batch_size`, `memory_nbytes` (the most
-        memory), `max_disk_nbytes`, `max_prepare_seconds`, `same_pixels` or `retune`.
+    **options
+        Options of the command line by name, such as `batch_size=64`, `memory="2GB"`, `max_disk="10GB"`,
+        `max_prepare="10min"`, `same_pixels=True` or `retune=True`; see `Options`.
 
     Returns
     -------
@@ -140,7 +186,7 @@ def tune(
     MeasurementError
         If no strategy can be measured.
     """
-    _check_names(tune, settings, {**INSTEAD, "tune_seconds": "budget"})
+    settings = _settings(tune, options, {**INSTEAD, "tune_seconds": "budget"})
     with carried_settings(
         source, strategies, make_step=make_step, model=model, pipeline=pipeline, python=python, **settings
     ) as chosen:
@@ -148,22 +194,32 @@ def tune(
         return run_tuning(replace(chosen, tune_seconds=seconds), progress)
 
 
-def _check_names(function: Callable[..., Any], settings: Mapping[str, Any], instead: Mapping[str, str | None]) -> None:
-    """Raise `TypeError` if a name among `settings` is not an argument of `function`, and no field of `Settings` either.
+def _settings(
+    function: Callable[..., Any], options: Mapping[str, Any], instead: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """Return `options` as fields of `Settings`; raise `TypeError` if `function` has no such argument.
 
     Parameters
     ----------
     function : callable
-        Was called with the settings.
+        Was called with the options.
     instead : dict of str to str or None
         Fields that are no arguments; see `INSTEAD`.
     """
-    known = {each.name for each in fields(Settings)} - instead.keys() | inspect.signature(function).parameters.keys()
-    known -= {"settings"}
-    for name in settings.keys() - known:
-        near = instead[name] if name in instead else next(iter(difflib.get_close_matches(name, known, 1)), None)
-        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(known))}"
-        raise TypeError(f"etl.{function.__name__} has no argument {name!r}: {hint}")
+    arguments = inspect.signature(function).parameters.keys() | Options.__annotations__.keys()
+    known = {each.name for each in fields(Settings)} - instead.keys() | arguments - {"options"}
+    settings = {}
+    for name, value in options.items():
+        if name not in known:
+            near = instead[name] if name in instead else next(iter(difflib.get_close_matches(name, known, 1)), None)
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(arguments - {'options'}))}"
+            raise TypeError(f"etl.{function.__name__} has no argument {name!r}: {hint}")
+        field, parse = FIELDS.get(name, (name, None))
+        settings[field] = parse(value) if isinstance(value, str) and parse is not None else value
+    for name in ("formats", "unchecked", "what_if"):
+        if isinstance(settings.get(name), list):
+            settings[name] = tuple(settings[name])
+    return settings
 
 
 def _seconds(budget: str | float) -> float:
@@ -215,3 +271,20 @@ def _tuned(strategy: TunedStrategy) -> TuningResult:
         seconds=strategy.seconds,
         is_cached=strategy.is_cached,
     )
+
+
+def _completed(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature with each option, which editors and notebooks complete."""
+    signature = inspect.signature(function)
+    defaults = {each.name: each.default for each in fields(Settings)}
+    options = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=defaults[FIELDS.get(name, (name,))[0]], annotation=kind
+        )
+        for name, kind in Options.__annotations__.items()
+    ]
+    return signature.replace(parameters=[*list(signature.parameters.values())[:-1], *options])
+
+
+compare.__signature__ = _completed(compare)  # type: ignore[attr-defined]
+tune.__signature__ = _completed(tune)  # type: ignore[attr-defined]

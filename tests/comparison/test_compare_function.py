@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import json
 import re
 import shutil
@@ -13,6 +15,9 @@ from typing import Any
 import pytest
 
 import etl
+from etl.commands import compare as compare_command
+from etl.comparison import compare
+from etl.comparison.request.settings import Settings
 
 LIMIT_SECONDS = 300
 
@@ -161,3 +166,29 @@ def test_an_argument_that_does_not_exist_is_named_with_the_one_that_is_meant(
 ) -> None:
     with pytest.raises(TypeError, match=f"etl.{function.__name__} has no argument '{given}': did you mean '{meant}'"):
         function("photos", **{given: 1})
+
+
+@pytest.mark.parametrize("function", [etl.compare, etl.tune])
+def test_editors_complete_the_options_of_the_command_line_with_their_defaults(function: Any) -> None:
+    parameters = inspect.signature(function).parameters
+    assert "options" not in parameters
+    parser = argparse.ArgumentParser()
+    compare_command.add_arguments(parser)
+    of_command = {name for action in parser._actions for name in action.option_strings}
+    settings = Settings("photos")
+    for name in compare.Options.__annotations__:
+        tunes_only = name in ("max_disk", "max_prepare", "same_pixels", "retune")
+        assert tunes_only or f"--{name.replace('_', '-')}" in of_command, name
+        assert parameters[name].default == getattr(settings, compare.FIELDS.get(name, (name,))[0])
+
+
+def test_sizes_and_times_may_be_texts_and_lists_are_accepted() -> None:
+    given = {"memory": "2GB", "max_prepare": "10min", "cpus": 2, "formats": ["npy"], "no_check": ["same samples"]}
+    settings = compare._settings(etl.compare, given, compare.INSTEAD)
+    assert settings == {
+        "memory_nbytes": 2 * 10**9,
+        "max_prepare_seconds": 600.0,
+        "threads": 2,
+        "formats": ("npy",),
+        "unchecked": ("same samples",),
+    }
