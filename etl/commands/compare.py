@@ -137,6 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=output_path, metavar="FILE", help="everything, for programs")
     add_page_arguments(output)
+    output.add_argument("-v", "--verbose", action="store_true", help="show losses, memory and notes, too")
     output.add_argument(
         "--trace", type=output_path, metavar="FILE", help="a timeline for Perfetto and chrome://tracing"
     )
@@ -180,7 +181,7 @@ def run(arguments: argparse.Namespace) -> int:
         lambda: save_json(arguments.json, report.as_dict()),
         lambda: save_page(arguments.html, arguments.open, lambda: render_page(report)),
         lambda: save_json(arguments.trace, trace_events(report)),
-        show=lambda console: show_report(report, console),
+        show=lambda console: show_report(report, console, is_whole=arguments.verbose),
     )
     return 0
 

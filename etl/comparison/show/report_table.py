@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -39,8 +39,11 @@ SAMENESS_LEGEND = (
 )
 
 
-def show_report(report: ReportData, console: Console) -> None:
-    """Print a report: recommendation, strategies, stages, and rules of fairness."""
+def show_report(report: ReportData, console: Console, *, is_whole: bool = True) -> None:
+    """Print a report: recommendation, strategies, stages, and rules of fairness.
+
+    Unless `is_whole`, it is what decides, on one screen, and a line that says what else there is.
+    """
     if report.unchecked:
         console.print(f"RULES NOT CHECKED: {', '.join(report.unchecked)}", style="bold red")
     if report.stopped_early:
@@ -50,35 +53,48 @@ def show_report(report: ReportData, console: Console) -> None:
     epoch = time_scale(each.parts.wall_seconds for each in report.strategies)
     wall = f"wall, {epoch.unit}"
     first = (wall, "ratio", "samples", "95% interval", "parts", "verdict")
-    print_table(_strategies(report, wall, epoch), console, first=first)
-    worst = max(abs(each.parts.unexplained_seconds) / each.parts.wall_seconds for each in report.strategies)
-    legend = LEGEND.format(unit=epoch.unit, worst=worst, reference=report.reference)
-    console.print(legend, highlight=False, style="dim")
-    if report.shows_sameness():
-        console.print(SAMENESS_LEGEND.format(reference=report.reference), highlight=False, style="dim")
+    print_table(_strategies(report, wall, epoch, is_whole), console, first=first)
+    if is_whole:
+        _show_legends(report, epoch, console)
     for result in report.strategies:
         for reason in result.disqualified:
             console.print(f"{result.name} is disqualified: {reason}", style="red", highlight=False)
-    reference, valid = report.strategies[0], [each for each in report.strategies if not each.disqualified]
-    fastest = min(valid, key=lambda each: each.parts.wall_seconds, default=reference)
-    for result in (reference,) if fastest is reference else (reference, fastest):
-        console.print(_losses(result), highlight=False, style="dim")
+    if is_whole:
+        _show_losses(report, console)
     if any(each.ranks for each in report.strategies):
-        print_table(_ranks(report, epoch), console, keys=2)
+        if is_whole:
+            print_table(_ranks(report, epoch), console, keys=2)
         for each in report.strategies:
             console.print(f"{each.name}: {each.straggler}", highlight=False)
     if report.stages:
         print_table(_stages(report), console)
     for scenario in report.scenarios:
         _show_scenario(scenario, console)
-    _show_checks(report, console)
-    for line in (*report.noise.warnings, *report.notes):
+    _show_checks(report, console, is_whole)
+    for line in (*report.noise.warnings, *(report.notes if is_whole else ())):
         console.print(line, highlight=False)
+    more = "" if is_whole else f"; -v shows losses, memory and {len(report.notes)} notes"
     console.print(
-        f"rounds of {report.measured_records:,} records: {report.rounds}, in {report.seconds:.0f} s",
+        f"rounds of {report.measured_records:,} records: {report.rounds}, in {report.seconds:.0f} s{more}",
         highlight=False,
         style="dim",
     )
+
+
+def _show_legends(report: ReportData, epoch: Scale, console: Console) -> None:
+    worst = max(abs(each.parts.unexplained_seconds) / each.parts.wall_seconds for each in report.strategies)
+    legend = LEGEND.format(unit=epoch.unit, worst=worst, reference=report.reference)
+    console.print(legend, highlight=False, style="dim")
+    if report.shows_sameness():
+        console.print(SAMENESS_LEGEND.format(reference=report.reference), highlight=False, style="dim")
+
+
+def _show_losses(report: ReportData, console: Console) -> None:
+    """Print what the reference and the fastest strategy lose."""
+    reference, valid = report.strategies[0], [each for each in report.strategies if not each.disqualified]
+    fastest = min(valid, key=lambda each: each.parts.wall_seconds, default=reference)
+    for result in (reference,) if fastest is reference else (reference, fastest):
+        console.print(_losses(result), highlight=False, style="dim")
 
 
 def as_text(show: Callable[[Console], None]) -> str:
@@ -89,45 +105,60 @@ def as_text(show: Callable[[Console], None]) -> str:
     return text.getvalue()
 
 
-def _strategies(report: ReportData, wall: str, epoch: Scale) -> Table:
-    """Return the table of strategies. `wall` is the heading of the wall times, and `epoch` the scale of all times."""
+def _strategies(report: ReportData, wall: str, epoch: Scale, is_whole: bool) -> Table:
+    """Return the table of strategies.
+
+    Parameters
+    ----------
+    wall : str
+        The heading of the wall times.
+    epoch : Scale
+        The scale of all times.
+    is_whole : bool
+        With all columns, not only those that decide.
+    """
     table = Table(title=report.title, caption=BAR_LEGEND)
-    table.add_column("strategy")
-    host_wait = ["host wait"] if report.shows_host_wait() else []
-    for column in (wall, "ETL alone", "compute", "stall", *host_wait, "samples/s", "ratio", "95% interval"):
-        table.add_column(column, justify="right")
-    has_levels = report.shows_sameness()
-    if has_levels:
-        table.add_column("samples")
-    table.add_column("verdict")
     has_device_memory = any(each.peak_device_memory_nbytes is not None for each in report.strategies)
-    device_memory = ["device MB"] if has_device_memory else []
-    for column in ("CPU s/1,000", "peak MB", *device_memory, "read MB", "pays off after"):
-        table.add_column(column, justify="right")
-    table.add_column("parts")
     longest = max(each.parts.wall_seconds for each in report.strategies)
+    usual = all(_verdict(each) in ("", "reference", "slower", "faster") for each in report.strategies)
+    # Each with its cell, and if it is shown.
+    columns: list[tuple[str, Callable[[StrategyResult], Any], bool]] = [
+        ("strategy", lambda each: each.name, True),
+        (wall, lambda each: epoch.number(each.parts.wall_seconds), True),
+        ("ETL alone", lambda each: epoch.number(each.etl_alone_seconds), is_whole),
+        (
+            "compute",
+            lambda each: epoch.number(each.parts.compute_alone_seconds + each.parts.interference_seconds),
+            is_whole,
+        ),
+        ("stall", lambda each: epoch.number(each.parts.stall_seconds), is_whole),
+        ("host wait", lambda each: epoch.number(each.host_wait_seconds), is_whole and report.shows_host_wait()),
+        ("samples/s", lambda each: f"{each.samples_per_second:,.0f}", is_whole),
+        ("ratio", lambda each: "1" if each.ratio is None else f"{each.ratio.estimate:.2f}", True),
+        ("95% interval", lambda each: bounds(each.ratio), True),
+        ("samples", lambda each: "" if each.sameness is None else each.sameness.describe(), report.shows_sameness()),
+        ("verdict", _verdict, is_whole or not usual),
+        ("CPU s/1,000", lambda each: f"{each.cpu_seconds_per_1000:.2f}", is_whole),
+        ("peak MB", lambda each: f"{each.peak_memory_nbytes / 1e6:,.0f}", is_whole),
+        (
+            "device MB",
+            lambda each: f"{(each.peak_device_memory_nbytes or 0) / 1e6:,.0f}",
+            is_whole and has_device_memory,
+        ),
+        ("read MB", lambda each: f"{each.read_nbytes / 1e6:,.0f}", is_whole),
+        (
+            "pays off after",
+            lambda each: "" if each.presaving is None else pays_off(each.presaving.break_even_epochs, report),
+            is_whole,
+        ),
+        ("parts", lambda each: _bar(each, longest), True),
+    ]
+    shown = [(heading, cell) for heading, cell, is_shown in columns if is_shown]
+    for heading, _ in shown:
+        is_text = heading in ("strategy", "samples", "verdict", "parts")
+        table.add_column(heading, justify="left" if is_text else "right")
     for each in report.strategies:
-        parts = each.parts
-        table.add_row(
-            each.name,
-            epoch.number(parts.wall_seconds),
-            epoch.number(each.etl_alone_seconds),
-            epoch.number(parts.compute_alone_seconds + parts.interference_seconds),
-            epoch.number(parts.stall_seconds),
-            *(epoch.number(each.host_wait_seconds) for _ in host_wait),
-            f"{each.samples_per_second:,.0f}",
-            "1" if each.ratio is None else f"{each.ratio.estimate:.2f}",
-            bounds(each.ratio),
-            *([] if not has_levels else ["" if each.sameness is None else each.sameness.describe()]),
-            _verdict(each),
-            f"{each.cpu_seconds_per_1000:.2f}",
-            f"{each.peak_memory_nbytes / 1e6:,.0f}",
-            *(f"{(each.peak_device_memory_nbytes or 0) / 1e6:,.0f}" for _ in device_memory),
-            f"{each.read_nbytes / 1e6:,.0f}",
-            "" if each.presaving is None else pays_off(each.presaving.break_even_epochs, report),
-            _bar(each, longest),
-            style="dim strike" if each.disqualified else "",
-        )
+        table.add_row(*(cell(each) for _, cell in shown), style="dim strike" if each.disqualified else "")
     return table
 
 
@@ -198,11 +229,10 @@ def _show_scenario(scenario: Scenario, console: Console) -> None:
         console.print(line, highlight=False, markup=False)
 
 
-def _show_checks(report: ReportData, console: Console) -> None:
+def _show_checks(report: ReportData, console: Console, is_whole: bool) -> None:
     held = [check.rule for check in report.checks if check.held]
-    console.print(
-        f"fairness: {len(held)} of {len(report.checks)} rules checked and held: {', '.join(held)}", highlight=False
-    )
+    named = f": {', '.join(held)}" if is_whole else ""
+    console.print(f"fairness: {len(held)} of {len(report.checks)} rules checked and held{named}", highlight=False)
     for check in report.checks:
         if check.held:
             continue
