@@ -120,7 +120,8 @@ def _strategies(report: ReportData, wall: str, epoch: Scale, is_whole: bool) -> 
     table = Table(title=report.title, caption=BAR_LEGEND)
     has_device_memory = any(each.peak_device_memory_nbytes is not None for each in report.strategies)
     longest = max(each.parts.wall_seconds for each in report.strategies)
-    usual = all(_verdict(each) in ("", "reference", "slower", "faster") for each in report.strategies)
+    # Other verdicts can be seen from the interval and the lines below the table.
+    says_more = any(each.verdict in ("CPU quota", "too few rounds") for each in report.strategies)
     # Each with its cell, and if it is shown.
     columns: list[tuple[str, Callable[[StrategyResult], Any], bool]] = [
         ("strategy", lambda each: each.name, True),
@@ -137,7 +138,7 @@ def _strategies(report: ReportData, wall: str, epoch: Scale, is_whole: bool) -> 
         ("ratio", lambda each: "1" if each.ratio is None else f"{each.ratio.estimate:.2f}", True),
         ("95% interval", lambda each: bounds(each.ratio), True),
         ("samples", lambda each: "" if each.sameness is None else each.sameness.describe(), report.shows_sameness()),
-        ("verdict", _verdict, is_whole or not usual),
+        ("verdict", _verdict, is_whole or says_more),
         ("CPU s/1,000", lambda each: f"{each.cpu_seconds_per_1000:.2f}", is_whole),
         ("peak MB", lambda each: f"{each.peak_memory_nbytes / 1e6:,.0f}", is_whole),
         (
