@@ -10,6 +10,7 @@ import io
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -46,12 +47,19 @@ def compared(columns: int) -> str:
     return table(columns, lambda console: show_report(comparison_reports.everything(), console))
 
 
+def decisive() -> str:
+    """Return what `etl compare` shows of an ordinary report."""
+    report = replace(comparison_reports.photographs(), stages=[])
+    return table(80, lambda console: show_report(report, console, is_whole=False))
+
+
 def tuned(columns: int) -> str:
     return table(columns, lambda console: show_tuning(tuning_results.everything(), console))
 
 
 SHOWN = {
     "compare-80.txt": lambda: compared(80),
+    "compare-decisive.txt": decisive,
     "compare-250.txt": lambda: compared(250),
     "compare-page.txt": lambda: text_of(render_page(comparison_reports.everything())),
     "tune-80.txt": lambda: tuned(80),
@@ -66,3 +74,9 @@ def test_what_is_shown_is_what_was_shown_before(name: str) -> None:
     if os.environ.get("FAIR_ETL_SNAPSHOTS") == "write":
         (SNAPSHOTS / name).write_text(shown, "utf-8")
     assert shown == (SNAPSHOTS / name).read_text("utf-8"), "if that is meant, see the docstring of this module"
+
+
+def test_what_decides_fits_on_one_screen_and_names_how_to_see_the_rest() -> None:
+    shown = decisive()
+    assert len(shown.splitlines()) <= 24
+    assert "-v shows" in shown
