@@ -21,7 +21,7 @@ LONG := --override-ini faulthandler_timeout=1800
 SKIPS := .asv/skips.jsonl
 PYTEST := $(BIN)/python -m pytest -p tests.skips --skips $(SKIPS) --durations 30 --durations-min 5
 
-.PHONY: bench bench-full compare-commits power peers gpu preview test test-slow torture clean clone
+.PHONY: bench bench-full compare-commits power peers gpu preview test test-slow torture docs package clean clone
 
 bench: clone .venv/asv
 	$(BIN)/python -m benchmarks.bench
@@ -74,8 +74,17 @@ test-slow: .venv/test
 torture: .venv/test
 	$(BIN)/python -m pytest tests/torture --torture $(WORKERS) $(LONG) --counts .asv/torture.json $(TORTURE)
 
+# The site, in docs/_build/html; any warning is an error.
+docs: .venv/test
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+# sdist and wheel, in dist/.
+package: .venv/test
+	rm -rf dist
+	$(BIN)/python -m build --installer pip --outdir dist .
+
 clean:
-	rm -rf .venv .asv build *.egg-info
+	rm -rf .venv .asv build dist docs/_build docs/api/generated *.egg-info
 
 # What measures commits needs them, and an archive has none.
 clone:
