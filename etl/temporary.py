@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 # Signals that ask a process to end: by default it does so at once, and leaves its files and processes behind.
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 # Folders with such names are locked as long as they are in use.
 PREFIX, LOCKED = "etl-", ".lock"
 
@@ -101,6 +100,10 @@ def _lock(folder: str | Path) -> int:
 
     The lock ends with the processes that hold it, whatever their ids and containers.
     """
+    try:
+        import fcntl
+    except ImportError as error:  # on Windows
+        raise OSError("this system has no such locks") from error
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():

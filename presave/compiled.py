@@ -44,7 +44,8 @@ class Compiled:
         self._load_lock = threading.Lock()
         self._loading: interrupts.Worker | None = None
         self._has_begun = False
-        os.register_at_fork(after_in_child=self._after_fork_in_child)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork_in_child)
 
     def begin(self) -> None:
         """Start to load the module in the background, unless that was done before."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import resource
 import shutil
 from collections.abc import Iterator
 from concurrent import futures
@@ -43,6 +42,10 @@ def shortage_error(path: Path | str) -> StoreError:
 
 def max_open_files() -> int:
     """Return how many files this process may have open at a time."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return 1 << 13
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 1 << 20 if limit == resource.RLIM_INFINITY else limit
 

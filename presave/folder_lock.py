@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import socket
@@ -36,7 +35,7 @@ class FolderLock:
         self._file = folder / OWNER_NAME
         self._name: str | None = None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
@@ -50,6 +49,14 @@ class FolderLock:
         with suppress(OSError):
             if self._name is not None and self._file.read_text() == self._name:
                 self._file.unlink()
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        import fcntl
+    except ImportError as error:  # on Windows
+        raise OSError(errno.ENOLCK, "this system has no such locks") from error
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _claim(file: Path, name: str) -> None:

@@ -254,4 +254,5 @@ def _reach_all() -> None:
 
 
 atexit.register(_reach_all)
-os.register_at_fork(after_in_child=_ends.clear)  # what has to end belongs to the parent
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ends.clear)  # what has to end belongs to the parent

@@ -28,7 +28,7 @@ def dataloader(source, batch_size, workers):
     return DataLoader(source, batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
 
 
-def make_step(task):
+def make_step():
     """Return a training step of your own."""
     model = torch.nn.Linear(64, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

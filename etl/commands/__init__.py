@@ -92,7 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_open = open_standard_streams()
     given = sys.argv[1:] if arguments is None else arguments
     wanted = next((each for each in given if not each.startswith("-")), None)
-    chosen: Any = importlib.import_module(f"etl.commands.{wanted}") if wanted in COMMANDS else None
+    chosen: Any = None
+    try:
+        if wanted in COMMANDS:
+            chosen = importlib.import_module(f"etl.commands.{wanted}")
+    except RuntimeError as error:
+        show_error(str(error))
+        return 2
     parser = _Parser(
         prog="etl",
         description="Load training data, and measure what it costs.",

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,10 +25,7 @@ from etl.loading.records import raise_from
 from etl.loading.sampler import Uneven
 from etl.prefetch.lasting_thread import LastingThread
 from etl.prefetch.prefetcher import Prefetcher
-from etl.prefetch.processes import ProcessPrefetcher
-from etl.prefetch.start import START_METHODS
 from etl.prefetch.threads import ThreadPrefetcher
-from etl.prefetch.worker_pool import WorkerPool
 from etl.runtime.boundaries import batch_boundary
 from etl.runtime.thread_policy import default_loader_threads
 from etl.sources.reading_at_once import check_threads
@@ -37,6 +34,11 @@ from etl.stages.cursor import ThreadCursor
 from etl.stages.pipeline import READ
 from presave import interrupts
 from presave.thread_safety import is_thread_safe
+
+if TYPE_CHECKING:
+    from etl.prefetch.worker_pool import WorkerPool
+
+START_METHODS = ("forkserver", "spawn")
 
 READABLE_HERE = (
     "the thread that iterates can read it, so perhaps its file or connection belongs to the thread that opened it: "
@@ -191,6 +193,8 @@ class AsyncIterator(AheadIterator):
         self._buffers: BufferPool | None = None
         source = self._source
         if self.processes and isinstance(source, IndexedIterator):
+            from etl.prefetch.worker_pool import WorkerPool  # here, because it needs a system with forks
+
             key = (_own_rank(), source.rank, source.world_size, source.seed)
             self._worker_pool = WorkerPool(self.processes, self._start_method, key)
             interrupts.end_with(self, self._worker_pool.close)

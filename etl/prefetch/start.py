@@ -24,7 +24,6 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess, SpawnProcess, set_spawning_popen
 from typing import Any
 
-START_METHODS = ("forkserver", "spawn")
 # How long to wait for a server process to end before another one is started.
 SERVER_PATIENCE_SECONDS = 5.0
 # Modules that the server process imports. The last one unblocks SIGINT.

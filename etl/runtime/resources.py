@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 from pathlib import Path
 
 import psutil
@@ -20,8 +19,6 @@ OWN_GROUP = Path("/proc/self/cgroup")
 # that, which the system reclaims first; in version 2 and in version 1. "max", or a number near 2^63, is no limit.
 _MEMORY_FILES_2 = ("memory.max", "memory.current", "inactive_file")
 _MEMORY_FILES_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-# The kinds of limits of a process, and what psutil calls the memory that each counts.
-_LIMITED = {resource.RLIMIT_AS: "vms", resource.RLIMIT_DATA: "data"}
 
 
 def available_cpus() -> int:
@@ -134,8 +131,13 @@ def _nbytes_left(group: Path, files: tuple[str, str, str]) -> int | None:
 
 def _own_limits() -> list[tuple[int, int]]:
     """Return the limits in force of this process's memory, each with what is used of it, in bytes."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return []
     used = psutil.Process().memory_info()
-    soft = {name: resource.getrlimit(kind)[0] for kind, name in _LIMITED.items()}
+    limited = {resource.RLIMIT_AS: "vms", resource.RLIMIT_DATA: "data"}  # with what psutil calls the memory
+    soft = {name: resource.getrlimit(kind)[0] for kind, name in limited.items()}
     return [(limit, getattr(used, name)) for name, limit in soft.items() if limit != resource.RLIM_INFINITY]
 
 

@@ -1,0 +1,46 @@
+"""On systems without Linux's modules and calls, loaders and stores work, and what measures refuses in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# What Windows lacks; macOS lacks some of it.
+HIDDEN = """
+import os, signal, sys
+for module in ("fcntl", "resource", "pwd", "grp", "termios"):
+    sys.modules[module] = None
+for name in ("sched_getaffinity", "sched_setaffinity", "register_at_fork", "fork", "getuid", "geteuid"):
+    if hasattr(os, name):
+        delattr(os, name)
+for name in ("SIGHUP", "SIGKILL", "pthread_sigmask"):
+    if hasattr(signal, name):
+        delattr(signal, name)
+"""
+
+
+def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment_of = [sys.executable, "-c", HIDDEN + program, str(folder)]
+    return subprocess.run(environment_of, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+
+
+def test_loaders_and_stores_work(tmp_path: Path) -> None:
+    program = """
+import numpy as np, etl, presave
+records = [{"features": np.full(3, number, np.float32), "label": number} for number in range(10)]
+store = presave.write(sys.argv[1] + "/s", records)
+with etl.AsyncIterator(etl.PresavedIterator(store, etl.Pipeline([]), 4, shuffle=True)) as train:
+    print(sorted(label for _, labels in train for label in labels.tolist()))
+"""
+    done = run(program, tmp_path)
+    assert done.stdout == f"{list(range(10))}\n", done.stderr
+
+
+def test_what_measures_refuses_in_one_line(tmp_path: Path) -> None:
+    command = "from etl.commands import main; sys.exit(main(['compare', sys.argv[1]]))"
+    for program in (command, "import etl; etl.compare(sys.argv[1])"):
+        done = run(program, tmp_path)
+        assert done.returncode in (1, 2)
+        assert "etl measures on Linux only" in done.stderr.splitlines()[-1]
