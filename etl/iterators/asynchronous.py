@@ -249,11 +249,13 @@ class AsyncIterator(AheadIterator):
         # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
         name_error = self._source.name_error
         make_thread = interrupts.Worker if reader is None else reader.call
-        prefetcher: Prefetcher = (
-            ThreadPrefetcher(plans, prefetch_size, cursor, name_error, self.threads, make_thread)
-            if self._worker_pool is None
-            else ProcessPrefetcher(plans, prefetch_size, cursor, name_error, self._worker_pool)
-        )
+        prefetcher: Prefetcher
+        if self._worker_pool is None:
+            prefetcher = ThreadPrefetcher(plans, prefetch_size, cursor, name_error, self.threads, make_thread)
+        else:
+            from etl.prefetch.processes import ProcessPrefetcher  # here, for the same reason
+
+            prefetcher = ProcessPrefetcher(plans, prefetch_size, cursor, name_error, self._worker_pool)
         epoch = _Epoch(self, prefetcher, self._timeout)
         self._running = weakref.ref(epoch)
         prefetcher.start()
