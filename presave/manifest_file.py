@@ -40,6 +40,12 @@ def load_manifest(folder: Path) -> Manifest:
     StoreError
         If there is no manifest, it was edited or written by another version of presave, it contradicts itself, or its
         sizes are impossible.
+
+    Examples
+    --------
+    >>> store = presave.write("numbers.store", [{"features": np.zeros(3), "label": 1}])
+    >>> presave.load_manifest(store.path).records
+    1
     """
     path = folder / MANIFEST_NAME
     try:

@@ -132,6 +132,11 @@ def compare(
         If no strategy can be measured.
     ContradictionError
         If the metrics of the report contradict each other.
+
+    Examples
+    --------
+    >>> report = etl.compare("photos", ["raw", "async-raw", "presaved"], batch_size=64)  # doctest: +SKIP
+    >>> report.save("report.html")  # doctest: +SKIP
     """
     settings = _settings(compare, options, INSTEAD)
     with carried_settings(
@@ -185,6 +190,10 @@ def tune(
         If the input is wrong: the source, a record, the model, a function that cannot be carried, or a setting.
     MeasurementError
         If no strategy can be measured.
+
+    Examples
+    --------
+    >>> print(etl.tune("photos", ["async-raw"], budget="2min"))  # doctest: +SKIP
     """
     settings = _settings(tune, options, {**INSTEAD, "tune_seconds": "budget"})
     with carried_settings(

@@ -153,6 +153,11 @@ def examine(
     ValueError
         If other arguments are given than a model and an iterator, a step and an iterator, or none of them; the model
         cannot be copied; or the batches cannot be trained on. Errors of the iterator and the step are raised unchanged.
+
+    Examples
+    --------
+    >>> train = etl.SyntheticIterator((8,), classes=4, batches=10)
+    >>> print(etl.doctor.examine(etl.models.create("mlp", (8,), 4), train))  # doctest: +SKIP
     """
     whole_number("batches", batches, least=2)
     if (model is None and step is None) is not (iterator is None):

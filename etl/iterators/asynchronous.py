@@ -114,6 +114,13 @@ class AsyncIterator(AheadIterator):
     `RuntimeWarning`. The child may drop an epoch that was begun here, but not continue it. It may begin an epoch of its
     own with threads; with these processes that is a `RuntimeError`. It may make new iterators. When it ends, these
     processes live on.
+
+    Examples
+    --------
+    >>> raw = etl.RawIterator(etl.ImageFolder("photos"), etl.image_pipeline(size=64), batch_size=16)
+    >>> with etl.AsyncIterator(raw, prefetch_size=2) as train:
+    ...     sum(batch.records for batch in train)
+    40
     """
 
     async_unsupported_reason = "it is asynchronous already"

@@ -38,6 +38,15 @@ class PresavedIterator(IndexedIterator):
         If another pipeline wrote the store, or the pipeline was split after another stage; and as for `RawIterator`.
     StoreError
         If there is no store, or it is damaged.
+
+    Examples
+    --------
+    >>> source, pipeline = etl.ImageFolder("photos"), etl.image_pipeline(size=64)
+    >>> store = presave.write("photos.store", etl.records(source, pipeline.until("resize")))
+    >>> saved = etl.PresavedIterator(store, pipeline.after("resize"), batch_size=16)
+    >>> raw = etl.RawIterator(source, pipeline, batch_size=16)
+    >>> np.array_equal(next(iter(saved)).features, next(iter(raw)).features)
+    True
     """
 
     def __init__(

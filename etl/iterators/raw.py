@@ -66,6 +66,16 @@ class RawIterator(IndexedIterator):
     Lengths come from `source.lengths`, unless a stage changes them: an integer array with the steps of each record, or
     a mapping of field name to such an array. If they are unknown, a single thread loads all records of a batch to find
     the longest.
+
+    Examples
+    --------
+    >>> source = etl.ImageFolder("photos")
+    >>> iterator = etl.RawIterator(source, etl.image_pipeline(size=64), batch_size=16, shuffle=True, seed=0)
+    >>> for features, labels in iterator:
+    ...     print(features.shape, features.dtype)
+    (16, 3, 64, 64) float32
+    (16, 3, 64, 64) float32
+    (8, 3, 64, 64) float32
     """
 
     def __init__(

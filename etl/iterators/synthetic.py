@@ -36,6 +36,12 @@ class SyntheticIterator(IndexedIterator):
         Seeds the random numbers.
     dtype : str
         The dtype of features.
+
+    Examples
+    --------
+    >>> batches = list(etl.SyntheticIterator((3, 8, 8), classes=10, batches=3))
+    >>> len(batches), batches[0].features.shape
+    (3, (32, 3, 8, 8))
     """
 
     async_supported = False

@@ -42,6 +42,13 @@ class TorchDataset(IterableDataset[Any]):
     ------
     RuntimeError
         If it is iterated in a worker process of a DataLoader.
+
+    Examples
+    --------
+    >>> raw = etl.RawIterator(etl.ImageFolder("photos"), etl.image_pipeline(size=64), batch_size=16)
+    >>> loader = torch.utils.data.DataLoader(etl.TorchDataset(raw), batch_size=None)
+    >>> [features.shape for features, labels in loader]
+    [torch.Size([16, 3, 64, 64]), torch.Size([16, 3, 64, 64]), torch.Size([8, 3, 64, 64])]
     """
 
     def __init__(self, iterator: BatchIterator, *, marks_repeated: bool = False) -> None:

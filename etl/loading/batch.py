@@ -37,6 +37,13 @@ class Batch:
     repeated : bool array of shape (batch,) or None
         True for a record that is repeated only so that all ranks get the same number of batches (see
         `BatchIterator.shard`). None if no record of the batch is repeated.
+
+    Examples
+    --------
+    >>> batch = etl.Batch(np.zeros((4, 3)), np.arange(4))
+    >>> features, labels = batch
+    >>> batch.records, batch.nbytes
+    (4, 128)
     """
 
     features: Any

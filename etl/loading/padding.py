@@ -38,6 +38,14 @@ class Padding:
     ------
     ValueError
         If a number is too small, both `length` and `multiple_of` are given, or a field cannot be padded.
+
+    Examples
+    --------
+    >>> records = [{"features": np.ones(steps, np.float32), "label": 0} for steps in (1, 3)]
+    >>> batch = next(iter(etl.RawIterator(records, padding=etl.loading.Padding(value=-1.0))))
+    >>> batch.features
+    array([[ 1., -1., -1.],
+           [ 1.,  1.,  1.]], dtype=float32)
     """
 
     value: float = 0.0

@@ -106,7 +106,14 @@ class Records:
 
 
 def records(source: RecordSequence, pipeline: Pipeline) -> Records:
-    """Return the records of `source` after `pipeline`, computed on access; see `Records`."""
+    """Return the records of `source` after `pipeline`, computed on access; see `Records`.
+
+    Examples
+    --------
+    >>> half = etl.records(etl.ImageFolder("photos"), etl.image_pipeline(size=64).until("resize"))
+    >>> half[0]["features"].shape
+    (64, 64, 3)
+    """
     return Records(source, pipeline)
 
 

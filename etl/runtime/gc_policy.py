@@ -43,6 +43,12 @@ class GcPolicy(Policy):
         If the policy is unknown or its number is invalid.
     RuntimeError
         On entering, if the policy is in force already or this Python's collector does not support it.
+
+    Examples
+    --------
+    >>> with etl.runtime.GcPolicy("freeze") as policy:
+    ...     policy.audit().in_force
+    'freeze...
     """
 
     # The policies in force in this process, the innermost last.

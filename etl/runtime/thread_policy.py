@@ -62,6 +62,12 @@ class ThreadPolicy(Policy):
     -----
     Only libraries that are already loaded are limited. OpenCV keeps fewer threads than `compute` if it was set to fewer
     before: `decoder="turbo"` sets one, since loader threads resize one image each.
+
+    Examples
+    --------
+    >>> with etl.runtime.ThreadPolicy(1):
+    ...     torch.get_num_threads()
+    1
     """
 
     def __init__(self, compute: int | None = None, loaders: int | None = None) -> None:

@@ -24,7 +24,7 @@ CACHED_BLOCKS = 32
 
 
 class Csv(FileIdentity):
-    """The rows of a CSV file in UTF-8, quoted as in RFC 4180.
+    r"""The rows of a CSV file in UTF-8, quoted as in RFC 4180.
 
     A record has `features`, an array of `dtype` and shape `(columns,)`, and `label` if a label column is named. Values
     are parsed as float64 and rounded once.
@@ -70,6 +70,13 @@ class Csv(FileIdentity):
     Opening takes one pass over the file. The index takes half a byte for each record, and is so cheap to make that it
     is not kept on disk. Rows are read from the file on access. A source may be pickled, forked and used by several
     threads. Copies read the same file, so it must not change.
+
+    Examples
+    --------
+    >>> _ = Path("flowers.csv").write_text("width,height,kind\n1.5,2.0,rose\n3.0,4.5,lily\n")
+    >>> source = etl.Csv("flowers.csv", label="kind")
+    >>> source[1]["features"], source.classes[source[1]["label"]]
+    (array([3. , 4.5], dtype=float32), 'lily')
     """
 
     thread_safe = True

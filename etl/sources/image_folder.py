@@ -46,6 +46,14 @@ class ImageFolder(Identified):
     UserWarning
         If files in class folders are not images, or images are outside of class folders. It counts them by suffix, but
         not hidden files, `Thumbs.db`, `desktop.ini`, and other files beside the class folders, such as a README.
+
+    Examples
+    --------
+    >>> source = etl.ImageFolder("photos")
+    >>> source
+    ImageFolder('photos', 40 images of 10 classes)
+    >>> source[0]["features"].dtype, source.classes[source[0]["label"]]  # the bytes of a file
+    (dtype('uint8'), 'astronaut')
     """
 
     thread_safe = True

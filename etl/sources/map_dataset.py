@@ -90,6 +90,13 @@ class MapDataset:
     are. Their random numbers do not depend on the iterator's seed, and presaving would repeat the same ones in every
     epoch. A data set may share an open file, a connection or a buffer between its items. So unless it is
     `thread_safe`, one thread of `AsyncIterator` reads it in all epochs. The source can be pickled if the data set can.
+
+    Examples
+    --------
+    >>> dataset = torch.utils.data.TensorDataset(torch.eye(4), torch.arange(4))
+    >>> features, labels = next(iter(etl.RawIterator(etl.MapDataset(dataset))))
+    >>> features.shape, labels
+    ((4, 4), array([0, 1, 2, 3]))
     """
 
     def __init__(

@@ -72,6 +72,14 @@ class Sequences(Identified):
     Notes
     -----
     A file is read on access, and no file is open between reads.
+
+    Examples
+    --------
+    >>> features = [np.zeros((steps, 2), np.float32) for steps in (3, 5, 4)]
+    >>> source = etl.Sequences.from_arrays(features, labels=np.array([0, 1, 0]))
+    >>> batch = next(iter(etl.RawIterator(source, padding=etl.loading.Padding())))
+    >>> batch.features.shape, batch.features_mask.sum(axis=1)
+    ((3, 5, 2), array([3., 5., 4.], dtype=float32))
     """
 
     thread_safe = True

@@ -55,6 +55,15 @@ class Pipeline:
     ------
     ValueError
         If two stages have the same name.
+
+    Examples
+    --------
+    >>> pipeline = etl.image_pipeline(size=64)
+    >>> pipeline
+    Pipeline(decode -> resize -> channels_first -> normalise)
+    >>> pipeline.until("resize"), pipeline.after("resize")
+    (Pipeline(decode -> resize), Pipeline(channels_first -> normalise))
+    >>> doubled = etl.Pipeline([lambda record: {**record, "features": record["features"] * 2}])
     """
 
     def __init__(self, stages: Sequence[AnyStage], *, preceding: Sequence[AnyStage] = ()) -> None:

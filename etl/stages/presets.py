@@ -36,6 +36,12 @@ def image_pipeline(
         faster and gives other pixels when an image shrinks (see `Resize`).
     dct_scaling : bool
         Let the decoder scale JPEG files down while it decodes them (see `Decode`).
+
+    Examples
+    --------
+    >>> iterator = etl.RawIterator(etl.ImageFolder("photos"), etl.image_pipeline(size=64), batch_size=8)
+    >>> next(iter(iterator)).features.shape
+    (8, 3, 64, 64)
     """
     height, width = (size, size) if isinstance(size, int) else size
     decode = Decode(decoder, (height, width) if dct_scaling else None)

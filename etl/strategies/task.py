@@ -59,6 +59,12 @@ class Task:
     ValueError
         If `settings` have a value of an attribute that the comparison sets for all strategies.
         When `path`, `source` or `pipeline` is read and there is none. The message says why.
+
+    Examples
+    --------
+    >>> def dataloader(task: etl.Task) -> torch.utils.data.DataLoader:
+    ...     return torch.utils.data.DataLoader(task.source, task.batch_size, shuffle=True, num_workers=task.workers)
+    >>> report = etl.compare("photos", ["raw", dataloader])  # doctest: +SKIP
     """
 
     batch_size: int

@@ -212,6 +212,13 @@ def fit(
     stay as they are: under torchrun, seed them with the rank in it, for dropout that differs from rank to rank.
 
     Source: ParallelWrapper in "Deeplearning4j With GPUs", and for its averaging the Deeplearning4j documentation.
+
+    Examples
+    --------
+    >>> train = etl.SyntheticIterator((8,), classes=4, batches=10)
+    >>> result = etl.fit(etl.models.create("mlp", (8,), 4), train, backend="cpu", epochs=2)
+    >>> result.epochs, len(result.scores)
+    (2, 20)
     """
     torch = import_torch()
     epochs = None if epochs is None else whole_number("epochs", epochs, least=1)

@@ -153,6 +153,14 @@ class PerformanceListener:
     ----------
     last : Performance or None
         The latest report of this rank.
+
+    Examples
+    --------
+    >>> train = etl.SyntheticIterator((8,), classes=4, batches=10)
+    >>> listener = etl.PerformanceListener(frequency=5)
+    >>> _ = etl.fit(etl.models.create("mlp", (8,), 4), train, backend="cpu", listeners=[listener])
+    iteration ...
+    iteration ...
     """
 
     needs_times = True

@@ -25,6 +25,12 @@ def create(name: str, input_shape: tuple[int, ...], classes: int, seed: int = 0)
     ------
     ValueError
         If the name is unknown, or the model does not support `input_shape`.
+
+    Examples
+    --------
+    >>> model = etl.models.create("lenet", (1, 28, 28), 10)
+    >>> model(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
     """
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}; known: {', '.join(MODELS)}")

@@ -109,5 +109,14 @@ def watch(
     output: Callable[[str], None] = print,
     on_report: Callable[[Performance], None] | None = None,
 ) -> Watch:
-    """Return `loader` with its loop timed; see `Watch`."""
+    """Return `loader` with its loop timed; see `Watch`.
+
+    Examples
+    --------
+    >>> loader = etl.watch(torch.utils.data.DataLoader(torch.arange(64), batch_size=8))
+    >>> for batch in loader:
+    ...     pass
+    >>> loader.summary().describe("my loop").startswith("my loop")
+    True
+    """
     return Watch(loader, frequency, output=output, on_report=on_report)

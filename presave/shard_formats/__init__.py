@@ -17,7 +17,13 @@ FORMATS: dict[str, Format] = {each.name: each for each in (Npy(), Hdf5(), Pickle
 
 
 def formats() -> tuple[str, ...]:
-    """Return the names of the formats that `write` and `convert` accept. The first is the default."""
+    """Return the names of the formats that `write` and `convert` accept. The first is the default.
+
+    Examples
+    --------
+    >>> presave.formats()[0]
+    'npy'
+    """
     return tuple(FORMATS)
 
 

@@ -66,6 +66,13 @@ def backend(name: str = "auto") -> Backend:
         If the name is unknown, or a variable is not an integer.
     RuntimeError
         If the backend that was asked for, or preferred by the variables, is not available, or there are fewer devices.
+
+    Examples
+    --------
+    >>> backend = etl.backend("cpu")
+    >>> features, labels = backend.put(etl.Batch(np.zeros((4, 3), np.float32), np.arange(4)))
+    >>> features.device
+    device(type='cpu')
     """
     torch = import_torch()
     kind, index, reason = choose_device(name)
