@@ -14,10 +14,13 @@ import torch
 import etl
 import presave
 
-PACKAGES = (
-    etl, presave, etl.sources, etl.stages, etl.loading, etl.iterators, etl.training, etl.models, etl.runtime, etl.doctor,
-)  # fmt: skip
+SUBMODULES = ("sources", "stages", "loading", "iterators", "training", "models", "runtime", "doctor")
+PACKAGES = (etl, presave, *(getattr(etl, name) for name in SUBMODULES))
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def is_code(each: Any) -> bool:
+    return inspect.isclass(each) or inspect.isfunction(each)
 
 
 def public() -> dict[str, Any]:
