@@ -20,7 +20,17 @@ from rich.console import Console
 from benchmarks import serving
 from benchmarks.console import say_failure
 from benchmarks.servers import ROOT
-from benchmarks.studies import bare_loop, compute_times, coverage, gc_pauses, power, tuning, variances, what_if
+from benchmarks.studies import (
+    bare_loop,
+    compute_times,
+    coverage,
+    gc_pauses,
+    power,
+    tuning,
+    variances,
+    watching,
+    what_if,
+)
 from benchmarks.studies.study import FOLDER
 
 
@@ -71,6 +81,7 @@ BLOCKS = {
     "serving": Block("serving.jsonl", "benchmarks.serving", serving.render),
     "serving-sentence": Block("serving.jsonl", "benchmarks.serving", serving.sentence),
     "gc-pauses": Block("gc-pauses.jsonl", "benchmarks.studies.gc_pauses", gc_pauses.render),
+    "watching": Block("watching.jsonl", "benchmarks.studies.watching", watching.render),
     "variances": Block("variances.jsonl", "benchmarks.studies.variances", variances.render),
 }
 MARKS = re.compile(r"(?<=<!-- evidence: )(?P<name>[\w-]+) -->\n(?P<text>.*?)(?=<!-- end of (?P=name) -->)", re.DOTALL)
