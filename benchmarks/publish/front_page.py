@@ -191,6 +191,21 @@ def find_changes(before: Any, after: Any, benchmarks: Mapping[str, Any]) -> list
     return ranked[:CHANGES]
 
 
+def find_other_versions(commits: Sequence[Commit]) -> list[tuple[Commit, list[str]]]:
+    """Return the commits that were measured with other versions than the one before, each with what differs."""
+    found = []
+    for before, after in itertools.pairwise(commits):
+        old, new = (_versions(each.result.params) for each in (before, after))
+        names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+        if names:
+            found.append((after, [f"{name} {old.get(name, 'none')} to {new.get(name, 'none')}" for name in names]))
+    return found
+
+
+def _versions(params: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in sorted(params.items()) if name not in MACHINE and value}
+
+
 def _is_positive(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value > 0
 
@@ -232,7 +247,8 @@ def render(history: History, profile: Profile, benchmarks: Mapping[str, Any], pr
         commits=len(history.commits),
         changes=[] if previous is None else find_changes(previous.result, newest.result, benchmarks),
         machine={name: _readable(name, params[name]) for name in MACHINE if params.get(name)},
-        versions={name: value for name, value in sorted(params.items()) if name not in MACHINE and value},
+        versions=_versions(params),
+        other_versions=find_other_versions(history.commits),
         other_machines=history.other_machines,
         width=WIDTH,
         height=HEIGHT,

@@ -39,12 +39,13 @@ def add_commit(
     version: str | None = None,
     measured_at: int = 0,
     record_samples: bool = True,
+    numpy: str = "2.2.6",
 ) -> str:
     """Save what asv would save of a commit, and return its hash."""
     name = f"{number:040x}"[::-1]
     result = Results(
-        {"machine": machine, "cpu": "a processor", "num_cpu": "2", "ram": "25276510208", "numpy": "2.2.6"},
-        {"numpy": "2.2.6"},
+        {"machine": machine, "cpu": "a processor", "num_cpu": "2", "ram": "25276510208", "numpy": numpy},
+        {"numpy": numpy},
         name,
         1_700_000_000_000 + number * 86_400_000,
         "3.11",
@@ -152,6 +153,13 @@ def test_only_the_machine_that_measured_last_is_shown_and_the_others_are_named(t
     assert [each.name for each in found.commits] == names[1:]
     assert found.other_machines == ["elsewhere"]
     assert "Other machines in the results: elsewhere" in page_of(tmp_path, names)
+
+
+def test_the_page_says_from_which_commit_on_a_library_has_another_version(tmp_path: Path) -> None:
+    names = [add_commit(tmp_path, number, numpy=numpy) for number, numpy in enumerate(("2.2.6", "2.2.6", "2.4.0"), 1)]
+    page = page_of(tmp_path, names)
+    (said,) = re.findall(r"From (\w+) on with (.*?):", page)
+    assert said == (names[2][:8], "numpy 2.2.6 to 2.4.0")
 
 
 def test_without_results_the_page_says_how_to_get_some(tmp_path: Path) -> None:
