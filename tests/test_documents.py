@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -26,7 +27,8 @@ CODE = "\n".join(
 MADE = {".venv/", ".asv/"}
 # Tools, and the packages themselves.
 OTHER = {"slow", "mypy", "presave", "etl"}
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+GUIDES_OF_USERS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.stem != "index")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", *GUIDES_OF_USERS)
 
 
 def test_the_readme_is_one_page_and_points_to_every_guide() -> None:
@@ -112,3 +114,20 @@ def test_a_guide_for_contributors_is_short_and_names_files_and_code_that_exist(g
     assert not names.difference(re.findall(r"\w+", CODE))
     for owner, method in re.findall(r"`([A-Z][a-z]\w*)\.(\w+)`", text):
         assert re.search(rf"^class {owner}\b.*?^    def {method}\(", CODE, re.DOTALL | re.MULTILINE), (owner, method)
+
+
+def test_the_reference_of_the_site_has_every_name_at_the_top_and_no_other() -> None:
+    page = (ROOT / "docs" / "api" / "index.md").read_text()
+    listed = {
+        f"{module}.{name}"
+        for module, block in re.findall(r"currentmodule:: (\w+)(.*?)(?=currentmodule|\Z)", page, re.DOTALL)
+        for name in re.findall(r"^   ([a-z]*\.?\w+)$", block, re.MULTILINE)
+    }
+    top = {f"etl.{name}" for name in etl.__all__ if not isinstance(getattr(etl, name), ModuleType)}
+    assert top | {f"presave.{name}" for name in presave.__all__} <= listed
+    for name in listed:
+        package, *path = name.split(".")
+        found = {"etl": etl, "presave": presave}[package]
+        for each in path:
+            assert each in found.__all__, name
+            found = getattr(found, each)
