@@ -15,7 +15,7 @@ from etl.stages.fields import unflatten
 _REGISTERED: set[str] = set()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Batch:
     """The records of one training step; `features, labels = batch` unpacks them.
 
@@ -56,6 +56,11 @@ class Batch:
         yield self.features
         yield self.labels
 
+    def __repr__(self) -> str:
+        names = ("features", "labels", "features_mask", "labels_mask", "repeated")
+        parts = ((name, part) for name, part in zip(names, _parts(self), strict=True) if part is not None)
+        return f"Batch({', '.join(f'{name} {_describe(part)}' for name, part in parts)})"
+
     @property
     def records(self) -> int:
         """Number of records."""
@@ -95,6 +100,15 @@ def register_pytree() -> None:
 
 def _parts(batch: Batch) -> tuple[Any, ...]:
     return batch.features, batch.labels, batch.features_mask, batch.labels_mask, batch.repeated
+
+
+def _describe(part: Any) -> str:
+    """Return dtypes and shapes, such as "float32 [32, 8]"."""
+    if isinstance(part, tuple):
+        return f"({', '.join(map(_describe, part))})"
+    if not hasattr(part, "shape"):
+        return type(part).__name__
+    return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
 
 
 def make_batch(arrays: Mapping[str, Any], repeated: Any = None) -> Batch:

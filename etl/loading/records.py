@@ -89,6 +89,9 @@ class Records:
         """Return what identifies the file or item of record `index`; "" if nothing does."""
         return source_origin(self.source, index)
 
+    def __repr__(self) -> str:
+        return f"Records({source_name(self.source)!r}, {len(self):,} records, {self.pipeline!r})"
+
     def __len__(self) -> int:
         return len(self.source)
 

@@ -52,6 +52,7 @@ def test_iterators_say_what_they_load_and_where_they_are(tmp_path: Path) -> None
     assert repr(raw) == "RawIterator('list', 3 batches of 2, epoch 0)"
     list(raw)
     assert repr(raw.shard(1, 2)) == "RawIterator('list', 2 batches of 2, epoch 1, rank 1 of 2)"
+    assert repr(next(iter(raw))) == "Batch(features float32 [2, 3], labels int64 [2])"
     with etl.AsyncIterator(raw) as ahead:
         assert repr(ahead) == "AsyncIterator(RawIterator('list', 3 batches of 2, epoch 1), epoch 1)"
     with presave.write(tmp_path / "s", RECORDS) as store:
