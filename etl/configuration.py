@@ -559,7 +559,7 @@ def from_config(
 
     Examples
     --------
-    >>> with etl.from_config("photos.toml") as train:
+    >>> with etl.from_config("photos.toml") as train:  # doctest: +SKIP
     ...     etl.fit(model, train, epochs=10)
     """
     configuration = Configuration.read(path)

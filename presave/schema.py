@@ -42,12 +42,12 @@ class Field:
 
     Examples
     --------
-    >>> field = Field("image", "|u1", (224, 224, 3))
+    >>> field = presave.Field("image", "|u1", (224, 224, 3))
     >>> print(field)
     uint8 [224, 224, 3]
     >>> field.empty(64).shape
     (64, 224, 224, 3)
-    >>> Field("tokens", "<i8", (None,)).is_ragged
+    >>> presave.Field("tokens", "<i8", (None,)).is_ragged
     True
     """
 

@@ -45,6 +45,8 @@ EXAMPLES = {
 def test_an_example_prints_what_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     etl.demonstration.photographs(tmp_path / "photos", samples=40)
     monkeypatch.chdir(tmp_path)
+    half = etl.records(etl.ImageFolder("photos"), etl.image_pipeline(size=64).until("resize"))
+    presave.write("photos.store", half).close()
     test = EXAMPLES[name]
     test.globs = {"etl": etl, "np": np, "Path": Path, "presave": presave, "torch": torch}
     said: list[str] = []

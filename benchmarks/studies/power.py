@@ -49,6 +49,7 @@ METHOD_FILES = tuple(
         "cells.py",
         "datasets.py",
         "isolated_main.py",
+        "public_names.py",
         "servers.py",
         "verdict.py",
         "workload.py",

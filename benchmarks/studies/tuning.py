@@ -253,9 +253,8 @@ def measure(key: Key, before: Sequence[Phase], options: argparse.Namespace) -> P
     workload, started = WORKLOADS[name], time.monotonic()
     source = _source(workload.source)
     if not before:
-        tuning = etl.tune(
-            source, {"tuned": workload.strategy}, budget=options.budget, tuning_cache="", **workload.settings
-        )
+        settings = {"tuning_cache": "", **workload.settings}
+        tuning = etl.tune(source, {"tuned": workload.strategy}, budget=options.budget, **settings)
         (tuned,) = tuning.strategies
         given = {} if tuned.is_foreign else dict(tuned.given)
         return Phase(time.monotonic() - started, {"choice": {**given, **tuned.chosen}, "given": given})
@@ -274,15 +273,9 @@ def _rounds(
     source: str, workload: TunedWork, configured: Mapping[str, Mapping[str, Any]], options: argparse.Namespace
 ) -> Iterator[Mapping[str, float]]:
     """Yield the seconds of an epoch in each round of a comparison of configurations of the workload's strategy."""
-    report = etl.compare(
-        source,
-        dict.fromkeys(configured, workload.strategy),
-        configured=configured,
-        rounds=options.rounds,
-        budget=options.seconds,
-        etl_alone_rounds=1,
-        **{"records": ALL_RECORDS, **workload.settings},
-    )
+    settings = {"configured": configured, "etl_alone_rounds": 1, "records": ALL_RECORDS, **workload.settings}
+    strategies = dict.fromkeys(configured, workload.strategy)
+    report = etl.compare(source, strategies, rounds=options.rounds, budget=options.seconds, **settings)
     for number in range(options.rounds):
         yield {
             each.name: float(f"{each.rounds[number].wall_seconds:.5g}")

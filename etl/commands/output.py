@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
+import time
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from etl.tables import encodable, output_size, print_table
 from presave.errors import explain_disk_error
 from presave.files import usual_mode, write_atomically
 
+# What takes less time needs no lines of progress.
+SILENT_SECONDS = 10.0
 # An error may quote a field of many megabytes.
 MAX_ERROR_LENGTH = 4_000
 # The value of an option for a file that is `-`. Tables are then shown on standard error.
@@ -296,7 +299,8 @@ def show_warning(message: Warning | str, category: type[Warning], *_: object) ->
 
 
 class LiveProgress(Progress):
-    """Columns that change while a block runs. If standard error is no terminal, each new description is a line.
+    """Columns that change while a block runs. If standard error is no terminal, each new description is a line, from
+    `SILENT_SECONDS` on.
 
     Attributes
     ----------
@@ -309,22 +313,22 @@ class LiveProgress(Progress):
     def __init__(self, *columns: ProgressColumn) -> None:
         console = PlainConsole(stderr=True)
         self._shows_lines = not console.is_terminal and not self.is_quiet
-        self._line = ""
+        self._description = self._line = ""
+        self._began = time.monotonic()
         super().__init__(*columns, console=console, disable=not console.is_terminal or self.is_quiet, transient=True)
 
     def add_task(self, description: str, *arguments: Any, **options: Any) -> TaskID:
-        self._show_line(description)
+        self._description = description
         return super().add_task(description, *arguments, **options)
 
     def update(self, task_id: TaskID, **options: Any) -> None:
-        self._show_line(options.get("description"))
-        super().update(task_id, **options)
-
-    def _show_line(self, description: str | None) -> None:
-        if self._shows_lines and description is not None and description != self._line:
-            self._line = description
+        self._description = options.get("description") or self._description
+        is_new = self._description != self._line and time.monotonic() - self._began >= SILENT_SECONDS
+        if self._shows_lines and is_new:
+            self._line = self._description
             with contextlib.suppress(OSError):
-                print(description, file=sys.stderr, flush=True)
+                print(self._line, file=sys.stderr, flush=True)
+        super().update(task_id, **options)
 
 
 @contextmanager

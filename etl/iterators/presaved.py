@@ -42,7 +42,7 @@ class PresavedIterator(IndexedIterator):
     Examples
     --------
     >>> source, pipeline = etl.ImageFolder("photos"), etl.image_pipeline(size=64)
-    >>> store = presave.write("photos.store", etl.records(source, pipeline.until("resize")))
+    >>> store = presave.write("half.store", etl.records(source, pipeline.until("resize")))
     >>> saved = etl.PresavedIterator(store, pipeline.after("resize"), batch_size=16)
     >>> raw = etl.RawIterator(source, pipeline, batch_size=16)
     >>> np.array_equal(next(iter(saved)).features, next(iter(raw)).features)

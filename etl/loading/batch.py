@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from etl.arguments import describe
 from etl.sources.record import pair_keys
 from etl.stages.fields import unflatten
 
+NAMES = ("features", "labels", "features_mask", "labels_mask", "repeated")
 _REGISTERED: set[str] = set()
 
 
@@ -57,9 +58,8 @@ class Batch:
         yield self.labels
 
     def __repr__(self) -> str:
-        names = ("features", "labels", "features_mask", "labels_mask", "repeated")
-        parts = ((name, part) for name, part in zip(names, _parts(self), strict=True) if part is not None)
-        return f"Batch({', '.join(f'{name} {_describe(part)}' for name, part in parts)})"
+        parts, names = _flatten(self)
+        return f"Batch({', '.join(f'{name} {_describe(part)}' for name, part in zip(names, parts, strict=True))})"
 
     @property
     def records(self) -> int:
@@ -87,15 +87,20 @@ def register_pytree() -> None:
         from torch.utils import _pytree
 
         _REGISTERED.add("torch")
-        _pytree.register_pytree_node(
-            Batch,
-            lambda batch: (list(_parts(batch)), None),
-            lambda parts, _: Batch(*parts),
-            serialized_type_name="etl.Batch",
-        )
+        _pytree.register_pytree_node(Batch, _flatten, _unflatten, serialized_type_name="etl.Batch")
     if jax is not None and "jax" not in _REGISTERED and hasattr(jax, "tree_util"):
         _REGISTERED.add("jax")
-        jax.tree_util.register_pytree_node(Batch, lambda batch: (_parts(batch), None), lambda _, parts: Batch(*parts))
+        jax.tree_util.register_pytree_node(Batch, _flatten, lambda names, parts: _unflatten(parts, names))
+
+
+def _flatten(batch: Batch) -> tuple[list[Any], tuple[str, ...]]:
+    """Return the parts that a batch has, and their names: for torch, None would be a leaf."""
+    named = {name: part for name, part in zip(NAMES, _parts(batch), strict=True) if part is not None}
+    return list(named.values()), tuple(named)
+
+
+def _unflatten(parts: Iterable[Any], names: Iterable[str]) -> Batch:
+    return Batch(**{"features": None, "labels": None, **dict(zip(names, parts, strict=True))})
 
 
 def _parts(batch: Batch) -> tuple[Any, ...]:

@@ -48,7 +48,7 @@ class GcPolicy(Policy):
     --------
     >>> with etl.runtime.GcPolicy("freeze") as policy:
     ...     policy.audit().in_force
-    'freeze...
+    'automatic collection on, thresholds ..., ... objects frozen'
     """
 
     # The policies in force in this process, the innermost last.

@@ -209,7 +209,7 @@ class EarlyStopping:
             found = []
             for batch in batches:
                 kept = _without_repeated(training.backend.put(as_batch(batch)))
-                if len(kept):
+                if kept.records:
                     found.append((float(step.loss(kept)), _weight(kept)))
             return found
 

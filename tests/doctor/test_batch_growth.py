@@ -62,10 +62,10 @@ def take(monkeypatch: pytest.MonkeyPatch) -> SetSeconds:
     def set_seconds(seconds: Seconds) -> None:
         def of_step(step: Callable[[Any], None], batch: Any) -> float:
             step(batch)
-            return seconds(len(batch))
+            return seconds(batch.records)
 
         def in_turns(_: Any, batches: Sequence[Any], __: float) -> list[float]:
-            return [seconds(len(batch)) for batch in batches]
+            return [seconds(batch.records) for batch in batches]
 
         monkeypatch.setattr(batch_size, "_seconds_of", of_step)
         monkeypatch.setattr(batch_size, "time_compute", in_turns)

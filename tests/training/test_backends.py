@@ -213,7 +213,7 @@ def test_without_torch_batches_are_loaded_all_the_same() -> None:
     code = (
         "import sys; sys.modules['torch'] = None; import etl\n"
         "records = [{'features': [1.0, 2.0], 'label': 0}] * 5\n"
-        "print(sum(len(b) for b in etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 2))))"
+        "print(sum(b.records for b in etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 2))))"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert process.stdout == "5\n", process.stderr
