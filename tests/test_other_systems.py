@@ -10,9 +10,10 @@ ROOT = Path(__file__).parents[1]
 # What Windows lacks; macOS lacks some of it.
 HIDDEN = """
 import os, signal, sys
+import psutil  # of this system, which it asks for what it hides below
 for module in ("fcntl", "resource", "pwd", "grp", "termios"):
     sys.modules[module] = None
-for name in ("sched_getaffinity", "sched_setaffinity", "register_at_fork", "fork", "getuid", "geteuid"):
+for name in ("sched_getaffinity", "sched_setaffinity", "register_at_fork", "fork"):
     if hasattr(os, name):
         delattr(os, name)
 for name in ("SIGHUP", "SIGKILL", "pthread_sigmask"):

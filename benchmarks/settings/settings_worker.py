@@ -116,7 +116,7 @@ def warm_up(setting: Setting, data: Data, backend: str) -> None:
     _ = small @ small
 
 
-def training(setting: Setting, data: Data, stack: ExitStack, backend: str = "cpu") -> Epoch:
+def training_alone(setting: Setting, data: Data, stack: ExitStack, backend: str = "cpu") -> Epoch:
     """Train the small residual network on presaved photographs."""
     cell = Cell(batch_size=BATCH_SIZE, dtype=setting.dtype, backend=backend)
     return _trained(stack.enter_context(make_iterator(cell, data)), CellCompute(cell, data))
@@ -211,7 +211,7 @@ class SettingWork:
 
 # By the names in `setting.AXES`.
 WORKLOADS = {
-    **{on_backend("training", each): SettingWork(partial(training, backend=each), each) for each in BACKENDS},
+    **{on_backend("training", each): SettingWork(partial(training_alone, backend=each), each) for each in BACKENDS},
     **{on_backend("product", each): SettingWork(partial(product, backend=each), each) for each in BACKENDS},
     "training beside decoding": SettingWork(training_beside_decoding),
     "decoding": SettingWork(decoding),

@@ -169,7 +169,7 @@ def _take_configuration(arguments: argparse.Namespace) -> Configuration | None:
 
 def _prepare(configuration: Configuration, arguments: argparse.Namespace) -> int:
     """Let a user's loader prepare its files, and say what that took."""
-    for name in ("until", "compression", "shard_mb", "jobs", "scheduler", "profile"):
+    for name in ("until", "compression", "shard_mb", "jobs", "scheduler", "cluster_profile"):
         if getattr(arguments, name) is not None:
             raise ValueError(
                 f"--{name.replace('_', '-')} is for stores; {configuration.strategy} prepares its own files"

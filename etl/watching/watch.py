@@ -79,6 +79,9 @@ class Watch:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a watched loader times the loop of this process; pickle the loader itself")
 
+    def __repr__(self) -> str:
+        return f"Watch({self._loader!r})"
+
     def summary(self) -> Diagnosis:
         """Return whether the loop waits for data so far, why, and what to do."""
         self._session.read()
@@ -116,7 +119,7 @@ def watch(
     >>> loader = etl.watch(torch.utils.data.DataLoader(torch.arange(64), batch_size=8))
     >>> for batch in loader:
     ...     pass
-    >>> loader.summary().describe("my loop").startswith("my loop")
-    True
+    >>> loader.summary().batches
+    8
     """
     return Watch(loader, frequency, output=output, on_report=on_report)

@@ -176,7 +176,7 @@ def test_an_existing_target_is_refused_and_kept(
         (["doctr"], "etl: there is no command 'doctr': did you mean 'doctor'?; see `etl --help`"),
         (
             ["fly"],
-            "etl: there is no command 'fly': there are run, doctor, compare, tune, presave, inspect, verify, convert, dataset",
+            "etl: there is no command 'fly': there are run, doctor, compare, tune, presave, inspect, verify, convert, ",
         ),
     ],
 )

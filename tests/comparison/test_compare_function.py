@@ -177,7 +177,7 @@ def test_editors_complete_the_options_of_the_command_line_with_their_defaults(fu
     of_command = {name for action in parser._actions for name in action.option_strings}
     settings = Settings("photos")
     for name in compare.Options.__annotations__:
-        tunes_only = name in ("max_disk", "max_prepare", "same_pixels", "retune")
+        tunes_only = name in ("max_disk", "max_prepare", "same_pixels", "retune", "seed")
         assert tunes_only or f"--{name.replace('_', '-')}" in of_command, name
         assert parameters[name].default == getattr(settings, compare.FIELDS.get(name, (name,))[0])
 

@@ -44,7 +44,7 @@ def test_threads_and_worker_processes_are_in_the_profile(tmp_path: Path) -> None
     with etl.AsyncIterator(raw, workers="process", processes=1) as loader, profiled(path):
         thread.start()
         try:
-            assert sum(len(batch) for batch in loader) == 16
+            assert sum(batch.records for batch in loader) == 16
         finally:
             done.set()
             thread.join()

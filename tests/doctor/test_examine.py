@@ -64,7 +64,7 @@ def train(model: torch.nn.Module, batches: Any, **options: Any) -> Examination:
 def test_a_healthy_training_has_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     # Beside another test, one thread may really be faster than two. And larger batches are faster for each record.
     monkeypatch.setattr(cpus, "time_compute", lambda setups, *_: [0.01] * len(setups))
-    monkeypatch.setattr(batch_size, "time_compute", lambda _, batches, *__: [1e-4 * len(each) for each in batches])
+    monkeypatch.setattr(batch_size, "time_compute", lambda _, batches, *__: [1e-4 * each.records for each in batches])
     with HeapPolicy("retain"):  # glibc's default maps gradients of some megabytes afresh in every step
         examination = train(mlp(), Batches())
     findings = examination.findings

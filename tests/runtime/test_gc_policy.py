@@ -220,7 +220,7 @@ def test_an_asynchronous_iterator_has_boundaries_when_the_caller_takes_a_batch()
     records = [{"features": np.zeros(2, np.float32), "label": 0} for _ in range(8)]
     loader = etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), batch_size=2))
     with GcPolicy("window:0") as policy, loader:
-        assert sum(len(batch) for batch in loader) == 8
+        assert sum(batch.records for batch in loader) == 8
         assert policy.audit().effect == "5 collections between batches, 0 others"
 
 

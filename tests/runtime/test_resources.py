@@ -182,8 +182,9 @@ def test_a_store_that_its_container_has_no_room_for_is_refused(tmp_path: Path, m
 def test_limits_of_the_process_count() -> None:
     program = """
 import resource
-from etl.runtime.resources import available_nbytes, psutil, _LIMITED
-for kind, name in _LIMITED.items():
+import psutil
+from etl.runtime.resources import available_nbytes
+for kind, name in ((resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data")):
     before = resource.getrlimit(kind)
     resource.setrlimit(kind, (getattr(psutil.Process().memory_info(), name) + (200 << 20), before[1]))
     print(available_nbytes() >> 20)

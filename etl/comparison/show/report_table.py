@@ -73,7 +73,8 @@ def show_report(report: ReportData, console: Console, *, is_whole: bool = True) 
     _show_checks(report, console, is_whole)
     for line in (*report.noise.warnings, *(report.notes if is_whole else ())):
         console.print(line, highlight=False)
-    more = "" if is_whole else f"; -v shows losses, memory and {len(report.notes)} notes"
+    notes = f", memory and {len(report.notes)} note{'s' * (len(report.notes) > 1)}" if report.notes else " and memory"
+    more = "" if is_whole else f"; -v shows losses{notes}"
     console.print(
         f"rounds of {report.measured_records:,} records: {report.rounds}, in {report.seconds:.0f} s{more}",
         highlight=False,
