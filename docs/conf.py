@@ -26,7 +26,6 @@ nb_execution_mode = "off" if os.environ.get("FAIR_ETL_DOCS") == "quick" else "fo
 autosummary_generate = True
 autodoc_default_options = {"members": True, "inherited-members": False, "show-inheritance": False}
 autodoc_typehints = "none"  # docstrings say more: shapes, units, choices
-autodoc_preserve_defaults = True
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 numpydoc_xref_param_type = False

@@ -108,7 +108,7 @@ def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -
         If a field is neither an array nor a number, has a dtype that only pickle could store, or is listed in `ragged`
         but missing.
     """
-    if not isinstance(record, Mapping) or not record:
+    if not isinstance(record, Mapping) or not record:  # type: ignore[redundant-expr]  # it is the user's
         raise StoreError(
             f"record {index} is {type(record).__name__}; a record is a mapping of field name to array or number"
         )

@@ -289,7 +289,7 @@ class Store(Sequence[Arrays]):
 
         Yields
         ------
-        array : array of shape (any number of rows, *field shape)
+        array : array of shape (any number of rows, then that of the field)
             Read-only and C-contiguous. If the format is memory-mapped, it is the whole shard, not copied; otherwise it
             may hold only the rows that are needed.
         rows : int64 array

@@ -72,7 +72,7 @@ def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> 
     except (ValueError, MemoryError):
         raise
     except Exception as error:  # Pillow's readers raise SyntaxError, TypeError and others for a damaged file
-        raise ValueError(f"{error or type(error).__name__}; remove or replace the file") from error
+        raise ValueError(f"{str(error) or type(error).__name__}; remove or replace the file") from error
 
 
 def _open_image(encoded: np.ndarray, at_least: tuple[int, int] | None) -> Image.Image:

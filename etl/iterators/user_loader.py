@@ -60,7 +60,7 @@ class UserLoaderIterator(BatchIterator):
     can_resume = False
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        if isinstance(batches, (str, bytes)) or not (isinstance(batches, Iterable) or hasattr(batches, "__getitem__")):
+        if isinstance(batches, (str, bytes)) or not (isinstance(batches, Iterable) or hasattr(batches, "__getitem__")):  # type: ignore[unreachable]
             raise TypeError(
                 f"batches come from an iterable, such as an iterator of etl or a DataLoader, not {describe(batches)}"
             )

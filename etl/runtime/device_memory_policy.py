@@ -159,7 +159,7 @@ class DeviceMemoryPolicy(Policy):
                 f"device memory policy {self.policy!r}: torch was loaded with the backend {loaded}, which cannot be "
                 f"changed any more; start Python with {VARIABLE}={BACKEND}:{backend}"
             )
-        self._index = torch.cuda.current_device() if device.index is None else device.index
+        self._index = torch.cuda.current_device() if device.index is None else device.index  # type: ignore[redundant-expr]
         return torch
 
     def _apply(self, torch: Any, stack: ExitStack) -> None:

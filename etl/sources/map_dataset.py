@@ -45,13 +45,9 @@ class MapDataset:
     An item may have any structure that `torch.utils.data.default_collate` takes, and may be a dataclass. The features
     of a record are a tuple if several arrays belong to them:
 
-    ============================================= =============================================
-    item                                          record
-    ============================================= =============================================
-    a pair, or a mapping with `features`          `features` and, if there is one, `label`
-    a mapping of two, such as `image` and `label` `features` and `label`, as `etl.fit` reads batches
-    anything else: `(x, y, weight)`, `{"a": ...}` `features`: every array, in the item's order
-    ============================================= =============================================
+    - a pair, or a mapping with `features`: `features` and, if there is one, `label`;
+    - a mapping of two, such as `image` and `label`: `features` and `label`, as `etl.fit` reads batches;
+    - anything else, such as `(x, y, weight)` or `{"a": ...}`: every array as `features`, in the item's order.
 
     Tensors are taken without a copy. Numbers are int64, float64 or bool, and a list of them is one array. If an image
     of Pillow is the features, it becomes uint8 pixels of shape `(height, width, 3)`; its EXIF orientation is not

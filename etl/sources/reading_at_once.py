@@ -75,9 +75,9 @@ class _Check:
         while not self.is_over:
             self._suspect = None
             self._read_at_once()
-            if self.is_over or self.found is not None or self._suspect is None:
+            if self.is_over or self.found is not None or self._suspect is None:  # type: ignore[redundant-expr]  # set above
                 return
-            index, field = self._suspect
+            index, field = self._suspect  # type: ignore[unreachable]
             ends = time.monotonic() + SECONDS
             while field not in self._random_fields and not self.is_over:
                 if time.monotonic() > ends:

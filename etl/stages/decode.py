@@ -57,7 +57,7 @@ class Decode:
     def __post_init__(self) -> None:
         if self.decoder not in DECODERS:
             raise ValueError(f"unknown decoder {self.decoder!r}; known: {', '.join(DECODERS)}")
-        if self.at_least is not None and (len(self.at_least) != 2 or min(self.at_least) < 1):
+        if self.at_least is not None and (len(self.at_least) != 2 or min(self.at_least) < 1):  # type: ignore[redundant-expr]
             raise ValueError(f"at_least is a height and a width of at least 1 pixel, not {self.at_least}")
 
     @property
