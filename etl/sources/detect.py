@@ -57,7 +57,7 @@ def open_source(path: str | Path, split: str | None = None, **options: Any) -> A
     Parameters
     ----------
     path : str or Path
-        A file, a folder, a pattern such as "train-*.tar", or a name.
+        A file, a folder, a pattern such as `train-*.tar`, or a name.
     split : str, optional
         "train" (the default) or "test", for sources that have both.
     **options
