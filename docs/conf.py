@@ -24,7 +24,8 @@ html_theme_options = {"source_repository": URLS["Repository"], "source_branch": 
 myst_heading_anchors = 3
 nb_execution_mode = "off" if os.environ.get("FAIR_ETL_DOCS") == "quick" else "force"
 autosummary_generate = True
-autodoc_default_options = {"members": True, "inherited-members": False, "show-inheritance": False}
+autodoc_default_options = {"members": True, "inherited-members": "BaseException,Enum,IterableDataset,Module"}
+smartquotes = False  # "float16" is code
 autodoc_typehints = "none"  # docstrings say more: shapes, units, choices
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
