@@ -19,6 +19,8 @@ from etl.watching.times import Block, Fetch, LoopTimes, Place
 
 # A loop waits for data if that takes more than this share of its time.
 NOTICEABLE = 0.1
+# A smaller gain is not given as a number.
+LEAST_GAIN = 1.05
 # Fewer blocks give no interval.
 MIN_BLOCKS = 6
 CONFIDENCE = 0.95
@@ -98,6 +100,8 @@ class Diagnosis:
             lines.append(f"Why: {self.why}.")
         if self.remedy:
             gain = "" if self.gain is None else f"; at best {self.gain:.1f} times as fast here"
+            if self.gain is not None and self.gain < LEAST_GAIN:
+                gain = ", but that gains next to nothing here"
             lines.append(f"Do:  {self.remedy}{gain}.")
         return "\n".join(lines)
 
@@ -238,7 +242,7 @@ def _memory(notes: Sequence[tuple[float, int, int]]) -> Cause | None:
     return (
         "memory",
         why,
-        "find what grows (`etl doctor --heap`); keep records in arrays, not in lists that workers copy",
+        "find what grows (`etl doctor --objects`); keep records in arrays, not in lists that workers copy",
         None,
     )
 

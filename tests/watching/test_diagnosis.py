@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,11 @@ def test_loading_in_the_training_process_needs_workers() -> None:
     lines = found.describe("train.py").splitlines()
     assert lines[0].startswith("train.py waits for data 97% of the time")
     assert lines[2].endswith("; at best 2.0 times as fast here.")
+
+
+def test_a_gain_that_is_next_to_nothing_is_said_in_words() -> None:
+    found = replace(diagnose(loop(0.031, 0.001, settings={"num_workers": 0}, loads_here=20), cpus=2), gain=1.01)
+    assert found.describe("train.py").endswith(", but that gains next to nothing here.")
 
 
 @pytest.mark.parametrize(
