@@ -256,7 +256,7 @@ def _name(kind: Kind[Any, Any], variants: Sequence[Variant], profile: Profile) -
     for folder in (FOLDER, FOLDER / "measuring", FOLDER / "settings"):
         for file in sorted(folder.glob("*.py")):
             digest.update(file.read_bytes())
-    digest.update(json.dumps([to_json(replace(profile, rounds=0)), to_json(variants)]))
-    digest.update(json.dumps([os.environ.get(name) for name in ("ASV_ENV_NAME", CPUS_VARIABLE)]))
+    digest.update(json.dumps([to_json(replace(profile, rounds=0)), to_json(variants)]).encode())
+    digest.update(json.dumps([os.environ.get(name) for name in ("ASV_ENV_NAME", CPUS_VARIABLE)]).encode())
     commit = os.environ.get("ASV_COMMIT", "uncommitted")[:12]
     return f"{commit}-{kind.experiment}-{profile.name}-{digest.hexdigest()}"

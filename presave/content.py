@@ -27,7 +27,7 @@ def digest_record(arrays: Mapping[str, np.ndarray]) -> int:
     digest = xxhash.xxh3_128()
     for array in arrays.values():
         if array.ndim:  # a shape that may differ between records
-            digest.update(str(array.shape))
+            digest.update(str(array.shape).encode())
         if array.size:
             digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.intdigest()

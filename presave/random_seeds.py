@@ -40,7 +40,7 @@ def seed_process(base: BaseSeeds, *key: object) -> None:
     Equal arguments give equal random numbers, and different ones different numbers. `key` is any values whose `repr`
     identifies them.
     """
-    python, numpy, torch = (xxhash.xxh3_128_digest(repr((number, *key))) for number in base)
+    python, numpy, torch = (xxhash.xxh3_128_digest(repr((number, *key)).encode()) for number in base)
     random.seed(python)
     np.random.seed(np.frombuffer(numpy, np.uint32))  # noqa: NPY002 - the generator that a user's code may use
     generator: Any = getattr(sys.modules.get("torch"), "default_generator", None)

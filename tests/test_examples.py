@@ -52,7 +52,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     names: dict[str, Any] = {"__name__": "__main__"}
     for cell in cells:
         if cell["cell_type"] == "code":
-            exec(cell["source"], names)  # noqa: S102 - as a notebook does
+            exec("".join(cell["source"]), names)  # noqa: S102 - as a notebook does
     assert names["report"].strategies
 
 

@@ -215,13 +215,13 @@ def _digest_items(items: Any) -> dict[str, str]:
 
 def _update(digest: xxhash.xxh3_128, item: Any) -> None:
     if isinstance(item, (tuple, list, Mapping)):
-        digest.update(f"{type(item).__name__} {len(item)}")
+        digest.update(f"{type(item).__name__} {len(item)}".encode())
         for each in item.values() if isinstance(item, Mapping) else item:
             _update(digest, each)
         return
     array = np.asarray(item)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{type(item).__name__} is not an array of numbers")
-    digest.update(f"{array.dtype.str} {array.shape}")
+    digest.update(f"{array.dtype.str} {array.shape}".encode())
     if array.size:
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

@@ -226,7 +226,7 @@ def assert_readable(shown: Shown, columns: int) -> None:
 @pytest.mark.slow
 def test_the_command_compare(photographs: Path) -> None:
     shown = run_in_terminal(
-        80, "-m", "etl", "compare", str(photographs), *QUICK, "--strategies", "raw,presaved", "--stages"
+        80, "-m", "etl", "compare", str(photographs), *QUICK, "--strategies", "raw,presaved", "--stages", "-v"
     )
     assert shown.code == 0, shown.errors
     assert_readable(shown, 80)

@@ -199,7 +199,7 @@ def test_processes_that_are_forked_from_the_common_server_are_as_robust(folder: 
 def test_an_interruption_ends_a_loader_that_hangs(name: str, folder: Path) -> None:
     options = ["--label", "kind", "--compute", "simulated:1ms", "--rounds", "6", "--python", f"{name}={sys.executable}"]
     strategies = ["--strategies", f"{named('good')},{named(name)}", "--python", f"good={sys.executable}"]
-    command = [sys.executable, "-m", "etl", "compare", "table.csv", *strategies, *options]
+    command = [sys.executable, "-m", "etl", "compare", "--quiet", "table.csv", *strategies, *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + LIMIT_SECONDS
     while not (folder / "waits").exists():

@@ -139,7 +139,7 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
 
     monkeypatch.setattr(MeasuringProcesses, "tune", tune)
     file, page = tmp_path / "report.json", tmp_path / "report.html"
-    arguments = ["--strategies", "raw,async-raw,process-raw,async-presaved", "--cpus", "2", "--rounds", "1"]
+    arguments = ["-v", "--strategies", "raw,async-raw,process-raw,async-presaved", "--cpus", "2", "--rounds", "1"]
     arguments += ["--budget", "6s", "--records", "40", "--batch-size", "8", "--json", str(file), "--html", str(page)]
     assert main(["compare", str(tmp_path / "digits"), *arguments]) == 0
     report = json.loads(file.read_text())
