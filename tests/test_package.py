@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -20,6 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # What the tests and the benchmarks of a clone need, and torch, with which the other tests run.
 OF_A_CLONE = {"bench", "docs", "peers", "test", "torch"}
+FILES = ("LICENSE", "README.md", "pyproject.toml", "setup.py")
 MAX_CORE_MB = 170
 PROGRAM = """
 import io, sys
@@ -54,7 +56,11 @@ def run(*command: str | Path, cwd: Path) -> str:
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the paths of sdist and wheel; the wheel is built from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
+    # A copy: building leaves files beside the sources.
+    for name in run("git", "ls-files", "etl", "presave", *FILES, cwd=ROOT).split():
+        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / "source" / name)
+    run(sys.executable, "-m", "build", "--outdir", folder, folder / "source", cwd=folder)
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return {"wheel": wheel, "sdist": sdist}
 
