@@ -15,10 +15,8 @@ author = "The Fair ETL developers"
 release = version = etl.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
 exclude_patterns = ["_build"]
-nitpicky = False
 html_theme = "furo"
 html_title = f"Fair ETL {release}"
-html_static_path: list[str] = []
 html_copy_source = False
 html_theme_options = {"source_repository": URLS["Repository"], "source_branch": "main", "source_directory": "docs/"}
 myst_heading_anchors = 3
@@ -29,7 +27,6 @@ smartquotes = False  # "float16" is code
 autodoc_typehints = "none"  # docstrings say more: shapes, units, choices
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
-numpydoc_xref_param_type = False
 
 
 def link_to_repository(app, docname, source):  # noqa: ARG001 - as Sphinx calls it

@@ -14,8 +14,7 @@ import torch
 import etl
 import presave
 
-SUBMODULES = ("sources", "stages", "loading", "iterators", "training", "models", "runtime", "doctor")
-PACKAGES = (etl, presave, *(getattr(etl, name) for name in SUBMODULES))
+PACKAGES = (etl, presave, *filter(inspect.ismodule, (getattr(etl, name) for name in etl.__all__)))
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

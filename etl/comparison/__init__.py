@@ -4,6 +4,6 @@ import os
 
 if not hasattr(os, "sched_getaffinity"):
     raise RuntimeError(
-        "etl measures on Linux only, where it can bind processes to CPUs and read what they wait for; loaders and "
-        "stores work here, too"
+        "etl measures on Linux only: it binds processes to CPUs and reads the kernel's times of their threads; loaders "
+        "and stores can be imported here"
     )

@@ -224,10 +224,9 @@ def _settings(
             hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(arguments - {'options'}))}"
             raise TypeError(f"etl.{function.__name__} has no argument {name!r}: {hint}")
         field, parse = FIELDS.get(name, (name, None))
-        settings[field] = parse(value) if isinstance(value, str) and parse is not None else value
-    for name in ("formats", "unchecked", "what_if"):
-        if isinstance(settings.get(name), list):
-            settings[name] = tuple(settings[name])
+        if isinstance(value, str) and parse is not None:
+            value = parse(value)
+        settings[field] = tuple(value) if isinstance(value, list) else value
     return settings
 
 
