@@ -14,6 +14,7 @@ from pathlib import Path
 import asv
 import pytest
 from asv.config import Config
+from packaging.requirements import Requirement
 
 import benchmarks
 import etl
@@ -36,7 +37,12 @@ def conf() -> Config:
 
 def test_asv_builds_with_the_pins_of_the_constraints_file(conf: Config) -> None:
     lines = (ROOT / ".ci/constraints.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    requirements = [Requirement(line) for line in lines if not line.startswith("#")]
+    pins = {
+        each.name: str(each.specifier).removeprefix("==")
+        for each in requirements
+        if each.marker is None or each.marker.evaluate({"python_version": "3.11"})
+    }
     required = {name.removeprefix("pip+"): versions for name, versions in conf.matrix["req"].items()}
     assert required == {name: [pins[name]] for name in required}
 
