@@ -180,7 +180,8 @@ def rows(servers: Sequence[ServerTimes]) -> list[list[str]]:
     for name, values, times in (("an epoch", walls[:, 0], 1), ("the ratio of two arms", walls[:, 1] - walls[:, 0], 2)):
         variances = components(values)
         processes, epochs = repetitions(variances, [costs[0], times * costs[1], times * costs[2]])
-        found.append([name, *(f"{math.sqrt(each):.1%}" for each in variances), f"{epochs:.1f}", f"{processes:.1f}"])
+        chosen = ("no limit" if math.isinf(each) else f"{each:.1f}" for each in (epochs, processes))
+        found.append([name, *(f"{math.sqrt(each):.1%}" for each in variances), *chosen])
     return found
 
 

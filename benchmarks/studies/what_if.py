@@ -251,13 +251,30 @@ def storage_cases(folder: Path) -> list[Case]:
 
 @contextlib.contextmanager
 def held_in_page_cache(files: Sequence[Path]) -> Iterator[None]:
-    """Keep files in the page cache: pages that a process maps cannot be dropped from it."""
+    """Keep files in the page cache: mapped pages cannot be dropped from it, and a cold comparison unmaps only others.
+
+    Raises
+    ------
+    RuntimeError
+        If the end of the block finds one of them dropped all the same.
+    """
     with contextlib.ExitStack() as held:
         for path in files:
-            with path.open("rb") as file:
-                flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-                held.enter_context(mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ))
+            with path.open("r+b") as file:  # pages that can be written are left alone
+                held.enter_context(mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE))
         yield
+        dropped = [path for path in files if not _is_cached(path)]
+        if dropped:
+            raise RuntimeError(f"{len(dropped)} of {len(files)} files were dropped from the page cache: {dropped[0]}")
+
+
+def _is_cached(path: Path) -> bool:
+    """Return True if the first page of a file is read without waiting for the disk."""
+    with path.open("rb", buffering=0) as file:
+        try:
+            return os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+        except BlockingIOError:
+            return False
 
 
 def write_large_images(folder: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,8 @@ from benchmarks.studies.what_if import (
     render,
 )
 from etl.comparison.request.scenario import WhatIf
-from etl.measuring.page_cache import pages_outside
+from etl.measuring.page_cache import drop_from_page_cache, pages_outside
+from tests.programs import output_of
 
 
 def test_even_turns_predict_and_odd_ones_judge() -> None:
@@ -83,12 +82,12 @@ def test_files_that_are_held_stay_in_the_page_cache(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib, etl.measuring.page_cache as c; c.drop_from_page_cache(map(pathlib.Path, sys.argv[1:]))"
     )
-    drop = [sys.executable, "-c", program, str(held), str(dropped)]
     with held_in_page_cache([held]):
-        subprocess.run(drop, check=True)
+        output_of("-c", program, held, dropped)
+        drop_from_page_cache([held, dropped])  # a comparison does so in this process, too, which maps the file
         assert pages_outside([held]) == 0
         assert pages_outside([dropped]) in (0, 10)  # 0 where the file system has no page cache to drop from
-    subprocess.run(drop, check=True)
+    output_of("-c", program, held, dropped)
     assert pages_outside([held]) == pages_outside([dropped])
 
 
