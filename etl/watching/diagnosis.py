@@ -88,10 +88,9 @@ class Diagnosis:
         times = f"{units.seconds(self.wait_seconds)} for each batch, {units.seconds(self.step_seconds)} of training"
         sure = f"95% interval {self.low:.0%} to {self.high:.0%}"
         if self.verdict == "cannot tell":
-            found = f"cannot tell if {subject} waits for data: {self.batches} batches are too few"
-            if self.batches >= MIN_BLOCKS:
-                found = f"cannot tell if {subject} waits for data: for {self.share:.0%} of the time ({sure})"
-            lines = [f"{found}; {times}."]
+            is_enough = self.batches >= MIN_BLOCKS
+            seen = f"for {self.share:.0%} of the time ({sure})" if is_enough else f"{self.batches} batches are too few"
+            lines = [f"cannot tell if {subject} waits for data: {seen}; {times}."]
         elif self.verdict == "computes":
             lines = [f"{subject} does not wait for data: {self.share:.0%} of the time ({sure}); {times}."]
         else:
@@ -106,101 +105,82 @@ class Diagnosis:
         return "\n".join(lines)
 
 
+# Its name, why it is the cause, what to do, and the seconds that saves at best; None if that is unknown.
+Cause = tuple[str, str, str, float | None]
+
+
 def diagnose(times: LoopTimes, cpus: int, memory: Sequence[tuple[float, int, int]] = ()) -> Diagnosis:
     """Return what the times of a loop mean, on so many CPUs, and with so much memory left and used at some moments."""
     copies, copy_place = _copies(times)
-    waited = times.waited + copies
-    stepped = times.stepped - copies
+    waited, stepped = times.waited + copies, times.stepped - copies
     total = waited + stepped
     share = waited / total if total else 0.0
     low, high = share_interval(_with_starts(times), copies / times.stepped if times.stepped else 0.0)
     verdict = "waits" if low > NOTICEABLE else "computes" if high < NOTICEABLE else "cannot tell"
-    count = max(1, times.batches)
-    found = Diagnosis(
-        times.name,
-        verdict,
-        share,
-        low,
-        high,
-        waited / count,
-        stepped / count,
-        times.batches,
-        len(times.starts),
-        times.starts[0] if times.starts else 0.0,
-    )
     cause = _memory(memory)
     if cause is None and verdict == "waits":
         cause = _cause(times, cpus, copies, copy_place)
-    if cause is None:
-        return found
-    name, why, remedy, saved = cause
+    name, why, remedy, saved = cause or ("", "", "", None)
     # No more than the wait can be gained.
     gain = None if saved is None or not total else total / (total - max(0.0, min(saved, waited)))
-    return Diagnosis(**{**asdict(found), "cause": name, "why": why, "remedy": remedy, "gain": gain})
-
-
-# Its name, why it is the cause, what to do, and the seconds that saves at best; None if that is unknown.
-Cause = tuple[str, str, str, "float | None"]
+    count, first = max(1, times.batches), times.starts[0] if times.starts else 0.0
+    seen = (waited / count, stepped / count, times.batches, len(times.starts), first)
+    return Diagnosis(times.name, verdict, share, low, high, *seen, name, why, remedy, gain)
 
 
 def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None) -> Cause:
-    waited = times.waited
+    waited, workers = times.waited, times.settings.get("num_workers")
     if copies > waited:
-        why = f"{_at(copy_place)} copies and converts batches in the loop"
-        return (
-            "copies",
-            why,
-            "convert in Dataset.__getitem__; pin_memory=True and .to(device, non_blocking=True)",
-            copies,
-        )
-    workers = times.settings.get("num_workers")
+        remedy = "convert in Dataset.__getitem__; pin_memory=True and .to(device, non_blocking=True)"
+        return "copies", f"{_at(copy_place)} copies and converts batches in the loop", remedy, copies
     starts = sum(times.starts[1:])
-    if len(times.starts) > 1 and starts > waited / 2:
-        typical = statistics.median(times.starts[1:])
-        why = f"every epoch begins with a wait of {units.seconds(typical)}, {starts / waited:.0%} of all waiting"
+    if starts > waited / 2:
+        typical = units.seconds(statistics.median(times.starts[1:]))
+        why = f"every epoch begins with a wait of {typical}, {starts / waited:.0%} of all waiting"
         if workers and not times.settings.get("persistent_workers"):
             return "starts of epochs", f"{why}: its workers start anew", "persistent_workers=True", starts
         return "starts of epochs", why, "move what __iter__ prepares to the constructor", starts
+    batches = max(1, times.batches)
     fetch = statistics.fmean(each.seconds for each in times.fetches) if times.fetches else 0.0
-    step, records = times.stepped / max(1, times.batches), max(1, times.batch_records)
+    step = times.stepped / batches
     place = _top(times.loading)
-    where = f"{_at(place)} takes" if place else "loading takes"
     slow, usual = _slow_fetches(times.fetches)
     if slow:
         why = (
             f"one batch in {len(times.fetches) / len(slow):.0f} takes {units.seconds(statistics.median(slow))}, the "
             f"others {units.seconds(usual)}; the slow ones are at {_at(place)}"
         )
-        remedy = f"make those records cheaper, or presave them (`etl presave`); {_ahead(workers)}"
+        ahead = "prefetch_factor=8 rides out one of them" if workers else "num_workers above 0 rides out some of them"
+        remedy = f"make those records cheaper, or presave them (`etl presave`); {ahead}"
         return "slow records", why, remedy, waited - max(0.0, (fetch / max(1, workers or 1) - step) * times.batches)
     loads_here = workers == 0 or (not workers and times.loads_here > sum(times.loading.values()) / 2)
-    per_record = f"{units.seconds(fetch / records)} a record" if fetch else "most of the time"
+    if not loads_here and not workers:
+        return _cause_in_threads(times, place, cpus)
     busy, queued = _busy(times.fetches)
-    if loads_here or workers:
-        count = max(1, workers or 0)
-        waits = busy is not None and busy < BUSY and queued < BUSY
-        # Threads that wait need no CPU of their own.
-        wanted = cpus if not waits else max(cpus, count + 1, min(4 * cpus, math.ceil(fetch / max(step, 1e-4))))
-        load_cpu = fetch * (1.0 if busy is None else busy)
-        best = max(step, fetch / wanted, (load_cpu + step) / cpus)
-        saved = (waited / max(1, times.batches) + step - best) * times.batches
-        doing = ", waiting, not computing," if waits else ""
-        if loads_here:
-            why = f"{where} {per_record}{doing} in the training process"
-            if workers == 0:
-                why += ": num_workers is 0"
-                return "too few workers", why, f"num_workers={wanted}, persistent_workers=True", saved
-            return "too few workers", why, "load ahead, with etl.AsyncIterator(loader) or a DataLoader's workers", saved
-        why = f"{where} {per_record} in {_count(count, 'worker process', 'worker processes')}"
-        if waits:
-            why += f", {1 - busy - queued:.0%} of it waiting for storage or a network" if busy is not None else ""
-            remedy = f"num_workers={wanted}: workers that wait need no CPU of their own; or data that are nearer"
-            return "storage", why, remedy, saved
-        if count < cpus:
-            return "too few workers", why, f"num_workers={wanted}", saved
-        remedy = f"make that line cheaper, or do it once and keep the result (`etl presave`); all {cpus} CPUs are busy"
-        return "Python code", why, remedy, waited
-    return _cause_in_threads(times, place, cpus)
+    count = max(1, workers or 0)
+    waits = busy is not None and busy < BUSY and queued < BUSY
+    # Threads that wait need no CPU of their own.
+    wanted = cpus if not waits else max(cpus, count + 1, min(4 * cpus, math.ceil(fetch / max(step, 1e-4))))
+    load_cpu = fetch * (1.0 if busy is None else busy)
+    best = max(step, fetch / wanted, (load_cpu + step) / cpus)
+    saved = (waited / batches + step - best) * times.batches
+    per_record = f"{units.seconds(fetch / max(1, times.batch_records))} a record" if fetch else "most of the time"
+    why = f"{_at(place) if place else 'loading'} takes {per_record}"
+    if loads_here:
+        why += f"{', waiting, not computing,' if waits else ''} in the training process"
+        if workers == 0:
+            why += ": num_workers is 0"
+            return "too few workers", why, f"num_workers={wanted}, persistent_workers=True", saved
+        return "too few workers", why, "load ahead, with etl.AsyncIterator(loader) or a DataLoader's workers", saved
+    why += f" in {_count(count, 'worker process', 'worker processes')}"
+    if busy is not None and waits:
+        why += f", {1 - busy - queued:.0%} of it waiting for storage or a network"
+        remedy = f"num_workers={wanted}: workers that wait need no CPU of their own; or data that are nearer"
+        return "storage", why, remedy, saved
+    if count < cpus:
+        return "too few workers", why, f"num_workers={wanted}", saved
+    remedy = f"make that line cheaper, or do it once and keep the result (`etl presave`); all {cpus} CPUs are busy"
+    return "Python code", why, remedy, waited
 
 
 def _cause_in_threads(times: LoopTimes, place: Place | None, cpus: int) -> Cause:
@@ -230,30 +210,20 @@ def _memory(notes: Sequence[tuple[float, int, int]]) -> Cause | None:
     slope, _ = np.polyfit(seconds - seconds[0], nbytes, 1)
     parts = [float(part.mean()) for part in np.array_split(nbytes, 4)]
     lost = parts[0] - parts[-1]
-    if used[-1] - used[0] < lost / 2:  # other programs take it
-        return None
-    if slope >= 0 or sorted(parts, reverse=True) != parts or lost < 0.01 * nbytes[0]:
-        return None
-    until = nbytes[-1] / -slope
-    if until > SOON_SECONDS:
+    until = nbytes[-1] / -slope if slope < 0 else math.inf
+    is_steady = sorted(parts, reverse=True) == parts and lost >= 0.01 * nbytes[0]
+    if until > SOON_SECONDS or not is_steady or used[-1] - used[0] < lost / 2:  # or other programs take it
         return None
     pace, rest = units.nbytes(-slope * 60), units.nbytes(nbytes[-1])
     why = f"memory is used up by {pace} a minute, and {rest} are left: it runs out in {until / 60:.1f} min"
-    return (
-        "memory",
-        why,
-        "find what grows (`etl doctor --objects`); keep records in arrays, not in lists that workers copy",
-        None,
-    )
+    remedy = "find what grows (`etl doctor --objects`); keep records in arrays, not in lists that workers copy"
+    return "memory", why, remedy, None
 
 
 def share_interval(blocks: Sequence[Block], of_steps: float = 0.0) -> tuple[float, float]:
-    """Return an interval for the share of waits, from samples of whole blocks; all is possible if there are too few.
+    """Return an interval for the share of waits, and of this share of the steps, from samples of whole blocks.
 
-    Parameters
-    ----------
-    of_steps : float
-        Share of the steps that counts as waits.
+    All is possible if there are too few.
     """
     if len(blocks) < MIN_BLOCKS:
         return 0.0, 1.0
@@ -281,7 +251,9 @@ def _with_starts(times: LoopTimes) -> list[Block]:
 
 def _copies(times: LoopTimes) -> tuple[float, Place | None]:
     """Return the seconds of steps in which the user's lines copy batches, by samples, and the most frequent line."""
-    found = Counter({place: count for place, count in times.stepping.items() if COPIES.search(_line(place))})
+    found = Counter(
+        {at: count for at, count in times.stepping.items() if COPIES.search(linecache.getline(at.file, at.line))}
+    )
     return (times.stepped * sum(found.values()) / times.step_samples if found else 0.0), _top(found)
 
 
@@ -305,10 +277,6 @@ def _busy(fetches: Sequence[Fetch]) -> tuple[float | None, float]:
     return sum(each.used for each in fetches) / seconds, sum(each.queued for each in fetches) / seconds
 
 
-def _ahead(workers: int | None) -> str:
-    return "prefetch_factor=8 rides out one of them" if workers else "num_workers above 0 rides out some of them"
-
-
 def _top(places: Counter[Place]) -> Place | None:
     """Return the line at which most samples are."""
     return places.most_common(1)[0][0] if places else None
@@ -316,10 +284,6 @@ def _top(places: Counter[Place]) -> Place | None:
 
 def _at(place: Place | None) -> str:
     return "a line" if place is None else f"{place.function} ({Path(place.file).name}:{place.line})"
-
-
-def _line(place: Place) -> str:
-    return linecache.getline(place.file, place.line)
 
 
 def _count(number: int, one: str, several: str) -> str:

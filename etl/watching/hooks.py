@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -50,27 +50,16 @@ class _AfterImport(MetaPathFinder):
             return None
         self._names.discard(name)  # before it is looked for by the finders after this one
         spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Changing(spec.loader, self._change)
+        loader: Any = None if spec is None else spec.loader
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # this function, which is in the way of the loader's own
+            loader.exec_module(module)
+            self._change(module)
+
+        if loader is not None:
+            loader.exec_module = exec_module
         return spec
-
-
-class _Changing(Loader):
-    def __init__(self, loader: Loader, change: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._change = change
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self._loader
-        self._change(module)
-
-    def __getattr__(self, name: str) -> Any:  # such as get_code and get_resource_reader
-        return getattr(self._loader, name)
 
 
 def _watch_torch(module: Any, session: Session) -> None:
@@ -107,8 +96,4 @@ def _watch_torch(module: Any, session: Session) -> None:
 
 def _watch_iterators(kind: Any, session: Session) -> None:
     iterate = kind.__iter__
-
-    def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807
-        return session.epoch(self, iterate) if session.is_here else iterate(self)
-
-    kind.__iter__ = __iter__
+    kind.__iter__ = lambda self: session.epoch(self, iterate)

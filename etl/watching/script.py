@@ -30,32 +30,16 @@ RANKS_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Script:
-    """A script to run.
+    """A script to run. It ends early after so many epochs of a loader, batches of all loaders, or seconds of loops."""
 
-    Attributes
-    ----------
-    target : str
-        The path of the file, or the name of the module.
-    is_module : bool
-        True for a module.
-    arguments : sequence of str
-        What the script finds in `sys.argv` after its own name.
-    epochs, batches : int or None
-        It ends after so many epochs of a loader, or batches of all loaders.
-    seconds : float or None
-        It ends after so many seconds of loops.
-    """
-
+    # The path of the file, or the name of the module.
     target: str
     is_module: bool
+    # What the script finds in `sys.argv` after its own name.
     arguments: Sequence[str]
     epochs: int | None = None
     batches: int | None = None
     seconds: float | None = None
-
-
-class Enough(SystemExit):
-    """Ends a script whose loops have been watched long enough."""
 
 
 def run_script(script: Script, report: Callable[[list[Diagnosis]], None]) -> NoReturn:
@@ -91,8 +75,6 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], None]) -> NoR
     session.start()
     try:
         run()
-    except Enough:
-        end()
         sys.exit(0)
     except SystemExit:
         end()
@@ -107,14 +89,12 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], None]) -> NoR
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         sys.exit(1)
-    end()
-    sys.exit(0)
 
 
 def _prepared(script: Script) -> Callable[[], object]:
     """Return a function that runs the script, with `sys.argv`, `sys.path` and `__main__` as Python sets them."""
+    sys.argv = [script.target, *script.arguments]
     if script.is_module:
-        sys.argv = [script.target, *script.arguments]
         sys.path[0] = str(Path.cwd())
         if importlib.util.find_spec(script.target) is None:
             raise ValueError(f"there is no module {script.target!r}")
@@ -124,7 +104,6 @@ def _prepared(script: Script) -> Callable[[], object]:
     main = types.ModuleType("__main__")
     main.__file__ = str(path)
     main.__dict__["__builtins__"] = builtins
-    sys.argv = [script.target, *script.arguments]
     sys.path[0] = str(path.resolve().parent)
 
     def run() -> None:
@@ -146,24 +125,20 @@ def _within(error: BaseException, run: Callable[[], object]) -> Any:
 
 
 def _end_if_enough(script: Script, session: Session, times: LoopTimes, step: float | None) -> None:
-    """Raise `Enough` where a loop asks for more than it should."""
+    """End the script if a loop asks for more than it should."""
     begins = step is None and times.is_between_epochs
     if (
         (script.epochs is not None and begins and len(times.starts) >= script.epochs)
         or (script.batches is not None and sum(each.batches for each in session.loops) >= script.batches)
         or (script.seconds is not None and session.seconds > script.seconds)
     ):
-        raise Enough(0)
+        raise SystemExit(0)
 
 
 def diagnoses(session: Session) -> list[Diagnosis]:
     """Return the diagnosis of each loop, that with the longest wait first."""
-    loops = sorted((each for each in session.loops if each.batches), key=_length, reverse=True)
+    loops = sorted((each for each in session.loops if each.batches), key=lambda each: -each.waited - each.stepped)
     return [diagnose(each, available_cpus(), session.memory.notes) for each in loops]
-
-
-def _length(times: LoopTimes) -> float:
-    return times.waited + times.stepped
 
 
 def join_ranks(found: list[Diagnosis]) -> list[list[Diagnosis]] | None:

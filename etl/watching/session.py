@@ -9,33 +9,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from etl.watching.stacks import BOUNDARIES, FetchTimer, MemoryWatch, Sampler, WorkerReports, note_places
+from etl.watching.stacks import BOUNDARIES, FetchTimer, MemoryWatch, WorkerReports, note_places, start_sampling
 from etl.watching.times import LoopClock, LoopTimes
 
 SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size", "threads", "processes")
 
 
 class Session:
-    """Times the loops of this process, and samples where they are, from `start` to `stop`.
-
-    Attributes
-    ----------
-    clock : LoopClock
-        Times the loops.
-    reports : WorkerReports
-        What worker processes report.
-    loops : list of LoopTimes
-        One for each loader.
-    """
+    """Times the loops of this process, and samples where they are, from `start` to `stop`."""
 
     def __init__(self, before: Callable[[LoopTimes, float | None], None] = lambda *_: None) -> None:
         self.clock = LoopClock(before)
-        self.loops: list[LoopTimes] = []
+        self.loops: list[LoopTimes] = []  # one for each loader
         self.memory = MemoryWatch()
         self.reports = WorkerReports()
         self._times: dict[Any, LoopTimes] = {}
         self._timers: dict[int, FetchTimer] = {}
-        self._sampler = Sampler(lambda frames: note_places(self.clock.activities, frames), self.memory.look)
+        self._ended = threading.Event()
         self._owner = os.getpid()
         self._began: float | None = None
 
@@ -51,15 +41,14 @@ class Session:
 
     def start(self) -> None:
         """Begin to sample."""
-        self._sampler.start()
+        start_sampling(lambda frames: note_places(self.clock.activities, frames), self._ended, self.memory.look)
 
     def stop(self) -> None:
-        """Sample no more, and read what worker processes have reported."""
-        if not self.is_here:
-            return
-        self._sampler.stop()
-        self.read()
-        self.reports.close()
+        """Sample no more, and read what worker processes have reported. The garbage collector may call this."""
+        if self.is_here:
+            self._ended.set()
+            self.read()
+            self.reports.close()
 
     def read(self) -> None:
         """Read what worker processes have reported since the last call."""
@@ -76,14 +65,13 @@ class Session:
             with contextlib.suppress(Exception):  # a user's data set may raise anything
                 length = len(dataset)
             key = type(dataset), length, type(getattr(loader, "sampler", None)), tuple(settings.values())
-        times = self._times.get(key)
         if self._began is None:
             self._began = time.perf_counter()
-        if times is None:
+        if key not in self._times:
             inner = "" if dataset is loader else f" of {type(dataset).__name__}"
-            times = self._times[key] = LoopTimes(f"{type(loader).__name__}{inner}", settings)
-            self.loops.append(times)
-        return times
+            self._times[key] = LoopTimes(f"{type(loader).__name__}{inner}", settings)
+            self.loops.append(self._times[key])
+        return self._times[key]
 
     def take(self, times: LoopTimes, ask: Callable[[], Any]) -> Any:
         """Return `ask()`, the next batch, which this thread may load itself."""
@@ -101,20 +89,20 @@ class Session:
 
         return self.clock.take(times, load)
 
-    def epoch(self, loader: Any, iterate: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
-        """Return the batches of an epoch, which `iterate(loader)` begins."""
-        if self.clock.is_waiting:  # for a loader around this one
+    def epoch(self, loader: Any, iterate: Callable[[Any], Iterator[Any]] = iter, owner: object = None) -> Iterator[Any]:
+        """Return the batches of an epoch, which `iterate(loader)` begins; `owner` lives as long as they do."""
+        if not self.is_here or self.clock.is_waiting:  # in a fork, or for a loader around this one
             return iterate(loader)
         times = self.times_of(loader)
         with self.reports.of(loader, times):
-            return _Epoch(self, times, lambda: iterate(loader))
+            return _Epoch(self, times, lambda: iterate(loader), owner)
 
 
 class _Epoch(Iterator[Any]):
     """An epoch that is timed."""
 
-    def __init__(self, session: Session, times: LoopTimes, begin: Callable[[], Iterable[Any]]) -> None:
-        self._session, self._times = session, times
+    def __init__(self, session: Session, times: LoopTimes, begin: Callable[[], Iterable[Any]], owner: object) -> None:
+        self._session, self._times, self._owner = session, times, owner
         self._batches = session.clock.start(times, begin)
 
     def __next__(self) -> Any:

@@ -1,7 +1,7 @@
 """Samples of what threads do: where in Python, and for how long on a CPU. Worker processes write theirs to files.
 
 Everything here is sampled, so that it costs little: a process is looked at 25 times a second, and fewer batches are
-timed if they are short. Worker processes import this module, which needs only the standard library and psutil.
+timed if they are short. Worker processes import this module, which needs only numpy, psutil and the standard library.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import os
 import random
 import shutil
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache, partial, partialmethod
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from etl.measuring.places import is_users
 from etl.measuring.waiting import Task
 from etl.runtime.resources import available_nbytes
 from etl.watching.times import MAX_COST_SHARE, Activity, Fetch, LoopTimes, Place
@@ -33,21 +33,14 @@ WAITING_FILES = (
     *("/multiprocessing/synchronize.py", "/multiprocessing/popen_fork.py", "/concurrent/futures/thread.py"),
     *("/concurrent/futures/_base.py", "/prefetch/prefetcher.py", "/presave/interrupts.py"),
 )
-_PACKAGE = Path(__file__).parents[1]
-LIBRARIES = tuple(
-    f"{folder}{os.sep}"
-    for folder in (
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(str(_PACKAGE), str(_PACKAGE.parent / "presave")),
-    )
-)
+PRESAVE = f"{Path(__file__).parents[2] / 'presave'}{os.sep}"
 # Functions below which loading begins: what called them is the loop.
 BOUNDARIES: set[CodeType] = set()
 
 
 @lru_cache(maxsize=4096)
 def _is_of_user(file: str) -> bool:
-    return not file.startswith((*LIBRARIES, "<"))
+    return is_users(file) and not file.startswith(PRESAVE)
 
 
 def find_place(innermost: FrameType | None) -> Place | None:
@@ -63,12 +56,15 @@ def find_place(innermost: FrameType | None) -> Place | None:
 
 
 def _place(frame: FrameType) -> Place:
-    code = frame.f_code
-    return Place(code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name))
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
 
 
-class Sampler:
-    """Looks at all threads of this process now and then, in a thread of its own, until `stop`.
+def start_sampling(
+    look: Callable[[Mapping[int, FrameType]], None],
+    ended: threading.Event,
+    look_further: Callable[[], None] = lambda: None,
+) -> None:
+    """Look at all threads of this process now and then, in a thread of its own, until `ended` is set.
 
     Parameters
     ----------
@@ -78,37 +74,24 @@ class Sampler:
         Called after that; it limits its own cost.
     """
 
-    def __init__(
-        self, look: Callable[[Mapping[int, FrameType]], None], look_further: Callable[[], None] = lambda: None
-    ) -> None:
-        self._look, self._look_further = look, look_further
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="etl-watch", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no more. The garbage collector may call this in any thread."""
-        self._ended.set()
-
-    def _run(self) -> None:
+    def run() -> None:
         pause = INTERVAL_SECONDS
-        while not self._ended.wait(pause * random.uniform(0.5, 1.5)):  # or it would keep in step with the loop
+        while not ended.wait(pause * random.uniform(0.5, 1.5)):  # or it would keep in step with the loop
             began = time.thread_time()
             frames = sys._current_frames()
             frames.pop(threading.get_ident(), None)
-            self._look(frames)
+            look(frames)
             del frames
             pause = max(INTERVAL_SECONDS, (time.thread_time() - began) / MAX_COST_SHARE)
-            self._look_further()
+            look_further()
+
+    threading.Thread(target=run, name="etl-watch", daemon=True).start()
 
 
 def note_places(activities: Mapping[int, Activity], frames: Mapping[int, FrameType]) -> None:
     """Note the line of each loop or, while it waits, the lines that load: in its thread or in others."""
-    for thread, (times, waits) in list(activities.items()):
-        frame = frames.get(thread)
+    for thread, activity in list(activities.items()):
+        times, waits, frame = activity.times, activity.waits, frames.get(thread)
         place = find_place(frame)
         if not waits:
             times.step_samples += 1
@@ -134,25 +117,23 @@ class MemoryWatch:
         now = time.monotonic()
         if now < self._next:
             return
-        self.notes.append((now, available_nbytes(), sum(map(_resident_pages, _family())) * mmap.PAGESIZE))
+        self.notes.append((now, available_nbytes(), _resident_nbytes()))
         if len(self.notes) > 600:
             del self.notes[1:-1:2]
         took = time.monotonic() - now
         self._next = now + min(2.0, max(0.5, took / MAX_COST_SHARE))  # the first look takes longest
 
 
-def _family() -> Iterator[str]:
-    """Yield the processes whose memory counts: this one, and those that its threads have started."""
-    yield "self"
+def _resident_nbytes() -> int:
+    """Return the bytes that this process has, and those processes that its threads have started."""
+    processes, pages = ["self"], 0
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has ended, or this kernel does not tell
-            yield from (task / "children").read_text().split()
-
-
-def _resident_pages(process: str) -> int:
-    with contextlib.suppress(OSError):  # it has ended
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    return 0
+            processes += (task / "children").read_text().split()
+    for process in processes:
+        with contextlib.suppress(OSError):  # it has ended
+            pages += int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * mmap.PAGESIZE
 
 
 class FetchTimer:
@@ -184,7 +165,6 @@ class WorkerReports:
 
     def __init__(self) -> None:
         self._folder = ""
-        self._count = 0
         self._read: dict[Path, int] = {}
 
     @contextlib.contextmanager
@@ -194,10 +174,8 @@ class WorkerReports:
             yield
             return
         self._folder = self._folder or tempfile.mkdtemp(prefix="etl-watch-")
-        prefix = f"{self._folder}/{id(times)}-{self._count}"
-        self._count += 1
         of_user = loader.worker_init_fn
-        loader.worker_init_fn = partial(report_worker, prefix, of_user)
+        loader.worker_init_fn = partial(report_worker, f"{self._folder}/{id(times)}", of_user)
         try:
             yield
         finally:
@@ -231,28 +209,24 @@ def report_worker(prefix: str, of_user: Callable[[int], Any] | None, number: int
     file = os.open(f"{prefix}-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     BOUNDARIES.add(worker._worker_loop.__code__)
     main, timer = threading.get_ident(), FetchTimer()
-    kinds: Any = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
-    for kind in kinds:
-        kind.fetch = _timed(kind.fetch, timer, file)
+
+    def timed(fetcher: Any, load: Callable[..., Any], indices: Any) -> Any:
+        batch, times = timer.take(partial(load, fetcher, indices))
+        if times is not None:
+            _write(file, "fetch", *times)
+        return batch
 
     def look(frames: Mapping[int, FrameType]) -> None:
         place = find_place(frames.get(main))
         if place is not None:
             _write(file, "at", *place)
 
-    Sampler(look).start()
+    kinds: Any = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+    for kind in kinds:
+        kind.fetch = partialmethod(timed, kind.fetch)
+    start_sampling(look, threading.Event())
     if of_user is not None:
         of_user(number)
-
-
-def _timed(fetch: Callable[..., Any], timer: FetchTimer, file: int) -> Callable[..., Any]:
-    def timed(fetcher: Any, indices: Any) -> Any:
-        batch, times = timer.take(partial(fetch, fetcher, indices))
-        if times is not None:
-            _write(file, "fetch", *times)
-        return batch
-
-    return timed
 
 
 def _write(file: int, *fields: object) -> None:

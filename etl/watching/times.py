@@ -55,49 +55,28 @@ class Block:
 
 @dataclass
 class LoopTimes:
-    """The loops over one loader. Times are in seconds.
-
-    Attributes
-    ----------
-    name : str
-        What the loader is called.
-    settings : mapping
-        Its settings, such as `num_workers`.
-    starts : list of float
-        Waits for the first batch of each epoch, with the start of its workers.
-    blocks : list of Block
-        All other waits, and all steps but the first.
-    batches : int
-        Batches that were loaded.
-    batch_records : int
-        Records in the first batch of the last epoch; 1 if they cannot be counted.
-    wait : float
-        The last wait.
-    fetches : deque of Fetch
-        Some of the batches that one thread loaded: that of the loop, or those of worker processes.
-    lost : list of WaitTimes
-        What other threads did while the loop waited, for each epoch in which that is known.
-    loading : Counter of Place
-        Samples of where the loading threads were while the loop waited.
-    loads_here : int
-        Those in which the loop's own thread was loading.
-    stepping : Counter of Place
-        Samples of steps at a line that calls nothing else in Python.
-    step_samples : int
-        All samples of steps.
-    """
+    """The loops over one loader, which is called `name`. Times are in seconds."""
 
     name: str
+    # Settings of the loader, such as `num_workers`.
     settings: Mapping[str, Any]
+    # Waits for the first batch of each epoch, with the start of its workers.
     starts: list[float] = field(default_factory=list)
+    # All other waits, and all steps but the first.
     blocks: list[Block] = field(default_factory=lambda: [Block()])
     batches: int = 0
+    # Records in the first batch of the last epoch; 1 if they cannot be counted.
     batch_records: int = 1
+    # The last wait.
     wait: float = 0.0
+    # Some of the batches that one thread loaded: that of the loop, or those of worker processes.
     fetches: deque[Fetch] = field(default_factory=lambda: deque(maxlen=KEPT))
+    # What other threads did while the loop waited, for each epoch in which that is known.
     lost: list[WaitTimes] = field(default_factory=list)
+    # Samples of where the loading threads were while the loop waited, and how many were in the loop's own thread.
     loading: Counter[Place] = field(default_factory=Counter)
     loads_here: int = 0
+    # Samples of steps: those at a line that calls nothing else in Python, and all.
     stepping: Counter[Place] = field(default_factory=Counter)
     step_samples: int = 0
     watch: WaitWatch | None = None
@@ -132,8 +111,7 @@ class LoopTimes:
         began = time.perf_counter()
         self._began = self._began or began
         if self._cost <= MAX_COST_SHARE * (began - self._began):
-            self.watch = WaitWatch(MAX_COST_SHARE)
-            self.watch.__enter__()
+            self.watch = WaitWatch(MAX_COST_SHARE).__enter__()
             self._cost += time.perf_counter() - began
 
     def note_step(self, now: float, waited: float) -> float | None:
@@ -149,7 +127,10 @@ class LoopTimes:
     def note_batch(self, wait: float, now: float, waited: float, batch: Any) -> None:
         """Note a batch that has come after `wait` seconds."""
         if self.blocks[-1].count >= self._block_steps:
-            self._add_block()
+            if len(self.blocks) == MOST_BLOCKS:
+                self.blocks = [Block.joined(pair) for pair in zip(self.blocks[::2], self.blocks[1::2], strict=True)]
+                self._block_steps *= 2
+            self.blocks.append(Block())
         block = self.blocks[-1]
         if self._starting is None:
             block.waits += wait
@@ -178,18 +159,14 @@ class LoopTimes:
                 self.lost.append(lost)
             self._cost += time.perf_counter() - began
 
-    def _add_block(self) -> None:
-        if len(self.blocks) == MOST_BLOCKS:
-            self.blocks = [Block.joined(pair) for pair in zip(self.blocks[::2], self.blocks[1::2], strict=True)]
-            self._block_steps *= 2
-        self.blocks.append(Block())
 
-
-class Activity(NamedTuple):
-    """The loop of a thread: the loader that it has last asked, and if it waits for it."""
+@dataclass
+class Activity:
+    """The loop of a thread: the loader that it has last asked, if it waits for it, and its waits for all loaders."""
 
     times: LoopTimes
-    waits: bool
+    waits: bool = False
+    waited: float = 0.0
 
 
 class LoopClock:
@@ -199,22 +176,17 @@ class LoopClock:
     ----------
     before : callable
         Called when a loop asks for a batch or begins an epoch: with its times, and the seconds of the step before.
-
-    Attributes
-    ----------
-    activities : dict of int to Activity
-        What each thread is doing that has a loop, by its identifier.
     """
 
     def __init__(self, before: Callable[[LoopTimes, float | None], None]) -> None:
-        self.activities: dict[int, Activity] = {}
+        self.activities: dict[int, Activity] = {}  # by identifier of the thread
         self._before = before
-        self._thread = _ThreadState()
 
     @property
     def is_waiting(self) -> bool:
         """True if this thread waits for a batch already: what it asks now is a part of that."""
-        return self._thread.waits
+        here = self.activities.get(threading.get_ident())
+        return here is not None and here.waits
 
     def start(self, times: LoopTimes, begin: Callable[[], Any]) -> Any:
         """Return `begin()`, which begins an epoch."""
@@ -225,42 +197,41 @@ class LoopClock:
         try:
             return begin()
         finally:
-            times.note_start(self._end(times, began))
+            times.note_start(self._end(began))
 
     def take(self, times: LoopTimes, ask: Callable[[], Any]) -> Any:
         """Return `ask()`, the next batch; a `StopIteration` ends the epoch."""
         if self.is_waiting:
             return ask()
-        self._before(times, times.note_step(time.perf_counter(), self._thread.waited))
+        here = self._here(times)
+        self._before(times, times.note_step(time.perf_counter(), here.waited))
         if times.watch is not None:
             times.watch.begin()
         began = self._begin(times)
         try:
             batch = ask()
         except BaseException as error:
-            wait = self._end(times, began)
+            wait = self._end(began)
             if isinstance(error, StopIteration):
                 times.note_end(wait)
             raise
-        wait = self._end(times, began)
+        wait = self._end(began)
         if times.watch is not None:
             times.watch.end()
-        times.note_batch(wait, began + wait, self._thread.waited, batch)
+        times.note_batch(wait, began + wait, here.waited, batch)
         return batch
 
+    def _here(self, times: LoopTimes) -> Activity:
+        return self.activities.setdefault(threading.get_ident(), Activity(times))
+
     def _begin(self, times: LoopTimes) -> float:
-        self._thread.waits = True
-        self.activities[threading.get_ident()] = Activity(times, waits=True)
+        here = self._here(times)
+        here.times, here.waits = times, True
         return time.perf_counter()
 
-    def _end(self, times: LoopTimes, began: float) -> float:
+    def _end(self, began: float) -> float:
         wait = time.perf_counter() - began
-        self.activities[threading.get_ident()] = Activity(times, waits=False)
-        self._thread.waits = False
-        self._thread.waited += wait
+        here = self.activities[threading.get_ident()]
+        here.waits = False
+        here.waited += wait
         return wait
-
-
-class _ThreadState(threading.local):
-    waits = False
-    waited = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
@@ -13,7 +14,7 @@ from etl.watching.session import Session
 from etl.watching.times import LoopTimes
 
 
-class Watch:
+class watch:  # noqa: N801 - called like a function, as `enumerate` is
     """Wraps any iterable of batches and yields the same, while it times the loop over it.
 
     Every attribute of the loader stays reachable, such as `dataset`, `sampler` and `state_dict`.
@@ -36,12 +37,11 @@ class Watch:
 
     Examples
     --------
-    >>> import etl
-    >>> loader = etl.watch([[1, 2], [3, 4]])
+    >>> loader = etl.watch(torch.utils.data.DataLoader(torch.arange(64), batch_size=8))
     >>> for batch in loader:
     ...     pass
-    >>> loader.summary().verdict
-    'cannot tell'
+    >>> loader.summary().batches
+    8
     """
 
     def __init__(
@@ -53,19 +53,17 @@ class Watch:
         on_report: Callable[[Performance], None] | None = None,
     ) -> None:
         self._loader = loader
-        lines = None
         if frequency is None and on_report is not None:
             raise ValueError("on_report is called with each line: give frequency, the batches between two of them")
+        self._session = Session()
         if frequency is not None:
-            lines = _Lines(PerformanceListener(frequency, report_device=False, output=output, on_report=on_report))
-        self._session = Session() if lines is None else Session(lines.note)
+            listener = PerformanceListener(frequency, report_device=False, output=output, on_report=on_report)
+            self._session = Session(_reports_to(listener))
         self._session.start()
         weakref.finalize(self, self._session.stop)
 
     def __iter__(self) -> Iterator[Any]:
-        if not self._session.is_here:  # in a worker process that has a copy
-            return iter(self._loader)
-        return self._session.epoch(self._loader)
+        return self._session.epoch(self._loader, owner=self)
 
     def __len__(self) -> int:
         loader: Any = self._loader
@@ -80,7 +78,7 @@ class Watch:
         raise TypeError("a watched loader times the loop of this process; pickle the loader itself")
 
     def __repr__(self) -> str:
-        return f"Watch({self._loader!r})"
+        return f"watch({self._loader!r})"
 
     def summary(self) -> Diagnosis:
         """Return whether the loop waits for data so far, why, and what to do."""
@@ -89,37 +87,15 @@ class Watch:
         return diagnose(times, available_cpus(), self._session.memory.notes)
 
 
-class _Lines:
-    """Tells a listener of `etl.fit` each step. It does not refer to the `Watch`, which ends with its last reference."""
+def _reports_to(listener: PerformanceListener) -> Callable[[LoopTimes, float | None], None]:
+    """Return a function that reports each step to a listener of `etl.fit`. It does not refer to the watched loader."""
+    numbers = itertools.count()
+    listener.fit_started()
 
-    def __init__(self, listener: PerformanceListener) -> None:
-        self._listener = listener
-        self._number = 0
-        listener.fit_started()
-
-    def note(self, times: LoopTimes, step: float | None) -> None:
+    def note(times: LoopTimes, step: float | None) -> None:
         if step is not None:
             epoch, wait = len(times.starts) - 1, times.wait
-            done = Iteration(self._number, epoch, times.batch_records, wait, step, wait + step, None, "")
-            self._listener.iteration_done(done)
-            self._number += 1
+            done = Iteration(next(numbers), epoch, times.batch_records, wait, step, wait + step, None, "")
+            listener.iteration_done(done)
 
-
-def watch(
-    loader: Iterable[Any],
-    frequency: int | None = None,
-    *,
-    output: Callable[[str], None] = print,
-    on_report: Callable[[Performance], None] | None = None,
-) -> Watch:
-    """Return `loader` with its loop timed; see `Watch`.
-
-    Examples
-    --------
-    >>> loader = etl.watch(torch.utils.data.DataLoader(torch.arange(64), batch_size=8))
-    >>> for batch in loader:
-    ...     pass
-    >>> loader.summary().batches
-    8
-    """
-    return Watch(loader, frequency, output=output, on_report=on_report)
+    return note

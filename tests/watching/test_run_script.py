@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import output_of, run_python
+
 LOOP = """
 import time
 from torch.utils.data import DataLoader
@@ -51,11 +53,9 @@ def test_output_arguments_and_main_are_those_of_python(script: Path) -> None:
         + "print(type(pickle.loads(pickle.dumps(Kept()))) is Kept, __builtins__.__name__, __spec__)\n"
     )
     arguments = ("--epochs", "3", "-m", "--json=x")
-    plain = subprocess.run(
-        [sys.executable, script.name, *arguments], cwd=script.parent, capture_output=True, text=True, check=True
-    )
+    plain = output_of(script.name, *arguments, cwd=script.parent)
     code, output, errors = run(script, *arguments)
-    assert (code, output) == (0, plain.stdout)
+    assert (code, output) == (0, plain)
     assert f"train.py {REPORT}" in errors
 
 
@@ -65,9 +65,7 @@ def test_output_arguments_and_main_are_those_of_python(script: Path) -> None:
 )
 def test_however_a_script_ends_it_exits_the_same_and_there_is_a_report(script: Path, end: str, code: int) -> None:
     script.write_text(f"{LOOP}\nimport os, sys\ntrain()\n{end}\n")
-    plain = subprocess.run(
-        [sys.executable, script.name], cwd=script.parent, capture_output=True, text=True, check=False
-    )
+    plain = run_python(script.name, cwd=script.parent)
     found, output, errors = run(script)
     assert (found, output) == (plain.returncode, plain.stdout) == (code, "")
     assert f"train.py {REPORT}" in errors

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.programs import run_python
 
 SCRIPTS = Path(__file__).parent / "scripts"
 CAUSES = {
@@ -25,36 +25,29 @@ CAUSES = {
 pytestmark = pytest.mark.alone
 
 
-def diagnose(name: str, folder: Path, *before: str) -> list[list[dict[str, Any]]]:
-    """Return what `etl run` finds in a script, by rank and loop."""
-    file = folder / "found.json"
-    command = [sys.executable, *before, "-m", "etl", "run", "--json", str(file), str(SCRIPTS / f"{name}.py")]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+def diagnose(name: str, folder: Path, *before: str) -> tuple[list[list[dict[str, Any]]], str]:
+    """Return what `etl run` finds in a script, by rank and loop, and what it says."""
+    done = run_python(*before, "-m", "etl", "run", "--json", "found.json", SCRIPTS / f"{name}.py", cwd=folder)
     assert done.returncode == 0, done.stderr
-    ranks: list[list[dict[str, Any]]] = json.loads(file.read_text())["ranks"]
-    return ranks
+    return json.loads((folder / "found.json").read_text())["ranks"], done.stderr
 
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_the_cause_is_named(name: str, tmp_path: Path) -> None:
-    ((found, *_),) = diagnose(name, tmp_path)
+    [[found, *_]], _ = diagnose(name, tmp_path)
     assert (found["verdict"], found["cause"]) == CAUSES[name], found
 
 
 def test_a_slow_rank_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "found.json"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*torchrun, "-m", "etl", "run", "--json", str(file), str(SCRIPTS / "slow_rank.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "rank 1 of slow_rank.py waits for data" in done.stderr
-    assert "in their steps for rank 1: a slow rank." in done.stderr
-    fast, slow = json.loads(file.read_text())["ranks"]
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    (fast, slow), said = diagnose("slow_rank", tmp_path, *torchrun)
+    assert "rank 1 of slow_rank.py waits for data" in said
+    assert "in their steps for rank 1: a slow rank." in said
     assert slow[0]["share"] > 0.5 > fast[0]["share"]
 
 
 @pytest.mark.parametrize(("name", "library"), [("hf_trainer", "transformers"), ("lightning_run", "lightning")])
 def test_loops_of_trainers_are_found(name: str, library: str, tmp_path: Path) -> None:
     pytest.importorskip(library)
-    ((found, *_),) = diagnose(name, tmp_path)
+    [[found, *_]], _ = diagnose(name, tmp_path)
     assert (found["verdict"], found["cause"]) == ("waits", "too few workers")

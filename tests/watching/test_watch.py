@@ -98,3 +98,9 @@ def test_any_iterable_can_be_watched_and_what_is_none_is_refused() -> None:
         iter(etl.watch(3))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(etl.watch(DATA))
+
+
+def test_a_loop_over_what_nothing_else_refers_to_is_watched_until_it_ends() -> None:
+    before = set(threading.enumerate())
+    for _ in etl.watch(DataLoader(DATA, batch_size=1, num_workers=1)):
+        assert "etl-watch" in {each.name for each in set(threading.enumerate()) - before}
