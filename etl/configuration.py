@@ -226,12 +226,7 @@ class Configuration:
             return pipeline.split(self.stage or default_split(pipeline))
 
     def open_loader(self, *, source: Any = None, store: Any = None, rank: int = 0, world_size: int = 1) -> Any:
-        """Return a loader of the configured batches.
-
-        Parameters
-        ----------
-        source, store, rank, world_size
-            See `from_config`.
+        """Return a loader of the configured batches; see `from_config`.
 
         Returns
         -------
@@ -337,22 +332,13 @@ class Configuration:
         return strategies.open_loader(function, replace(task, rank=rank, world_size=world_size))
 
     def _task(self, function: Callable[..., Any], source: Any, folder: Path | None) -> Task:
-        """Return the task of a user's loader.
-
-        Parameters
-        ----------
-        source : path, sequence of records or None
-            See `open_source`.
-        folder : Path or None
-            Folder for its files, which is made if it does not exist.
-        """
+        """Return the task of a user's loader with `folder` for its files, which is made if it does not exist."""
         if folder is None and any(each.name == "folder" for each in parameters_of(function)):
             raise ValueError(f"{self._place()}{self.strategy} asks for a folder; give the path of one in [store]")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         cpus, given = available_cpus(), self.source if source is None else source
-        prepare = getattr(function, "prepare", None)
-        functions = [function] if prepare is None else [function, prepare]
+        functions = [each for each in (function, getattr(function, "prepare", None)) if each is not None]
         opened = functools.cache(lambda: self.open_source(source))
         return Task(
             batch_size=self.batch_size,

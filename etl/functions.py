@@ -17,10 +17,8 @@ PICKLED = "pickled:"
 
 def is_function_name(text: str) -> bool:
     """Return True if `text` is "package.module:function", or comes from `pickle_function`."""
-    module, colon, function = text.partition(":")
-    if is_carried(text):
-        return True
-    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
+    module, _, function = text.partition(":")
+    return is_carried(text) or all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
 
 
 def is_carried(name: str) -> bool:

@@ -47,12 +47,12 @@ class Scale:
 
 def time_scale(quantities: Iterable[float | None]) -> Scale:
     """Return the time unit that suits the largest of `quantities` (seconds)."""
-    return _best_unit(quantities, _TIMES, Scale(1.0, "s"))
+    return _best_unit(quantities, _TIMES)
 
 
 def byte_scale(quantities: Iterable[float | None]) -> Scale:
     """Return the decimal unit that suits the largest of `quantities` (bytes)."""
-    return _best_unit(quantities, _BYTES, Scale(1.0, "B"))
+    return _best_unit(quantities, _BYTES)
 
 
 def seconds(quantity: float | None) -> str:
@@ -103,10 +103,9 @@ def bounds(interval: Interval | None) -> str:
     return f"{ratio(interval.low)} to {ratio(interval.high)}"
 
 
-def _best_unit(quantities: Iterable[float | None], units: tuple[tuple[float, float, str], ...], none: Scale) -> Scale:
-    largest = max((abs(each) for each in quantities if each is not None), default=0.0)
-    if largest == 0:
-        return none
+def _best_unit(quantities: Iterable[float | None], units: tuple[tuple[float, float, str], ...]) -> Scale:
+    # Nothing, or zero, is in seconds or bytes.
+    largest = max((abs(each) for each in quantities if each is not None), default=0.0) or 1.0
     return next(Scale(size, unit) for least, size, unit in units if largest >= least)
 
 

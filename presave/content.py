@@ -69,9 +69,9 @@ def origins_of(records: Any, span: range) -> list[str]:
     return [] if origin is None else [origin(index) for index in span]
 
 
-def digest_origins(origins: list[str]) -> str:
-    """Return a digest of what records are read from."""
-    return xxhash.xxh3_128_hexdigest(json.dumps(origins).encode())
+def digest_json(value: Any) -> str:
+    """Return the digest of JSON values, such as what records are read from."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(value).encode())
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

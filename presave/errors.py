@@ -118,21 +118,10 @@ def disk_errors(path: Path, nbytes: int) -> Iterator[None]:
 
 
 def explain_disk_error(error: OSError, path: Path, activity: str) -> OSError:
-    """Return an `OSError` with the same errno and a message that helps the user.
+    """Return an `OSError` with the errno of `error` and one line for the user: file, cause, activity, free space.
 
-    Parameters
-    ----------
-    error : OSError
-        The error that the file system raised.
-    path : Path
-        The file or folder that was being written. It is named if `error` names no file of its own.
-    activity : str
-        What was being done, as a clause, e.g. "the images were being made".
-
-    Returns
-    -------
-    OSError
-        Its message is one line: the file, the cause, the activity and how many bytes are free.
+    `path`, which was being written, is named if `error` names no file. `activity` is a clause, such as "the images were
+    being made".
     """
     explanation = _explain(error, path, activity)
     return OSError(explanation) if error.errno is None else OSError(error.errno, explanation)

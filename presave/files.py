@@ -49,10 +49,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int
 def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[BinaryIO]:
     """Yield a file to write, which takes the place of `path` as a whole when the block ends without an error.
 
-    Parameters
-    ----------
-    path, durable, mode
-        See `write_atomically`.
+    The arguments are those of `write_atomically`.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:

@@ -76,13 +76,7 @@ class Returned:
 
 
 class Worker(threading.Thread):
-    """A daemon thread. After an interrupted `join`, Python takes a thread for ended; `wait` does not.
-
-    Parameters
-    ----------
-    target, args, name
-        See `threading.Thread`.
-    """
+    """A daemon thread. After an interrupted `join`, Python takes a thread for ended; `wait` does not."""
 
     def __init__(self, target: Callable[..., object], args: tuple[Any, ...] = (), *, name: str) -> None:
         super().__init__(target=target, args=args, name=name, daemon=True)

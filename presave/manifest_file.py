@@ -22,7 +22,7 @@ MAX_MANIFEST_NBYTES = 64 << 20
 def save_manifest(manifest: Manifest, folder: Path) -> None:
     """Write the manifest into `folder` and flush it to the disk."""
     content = {"layout": LAYOUT_VERSION, **asdict(manifest)}
-    content["checksum"] = _checksum(content)
+    content["checksum"] = checksum_bytes(_encode(content))
     encoded = _encode(content)
     if len(encoded) > MAX_MANIFEST_NBYTES:
         raise StoreError(f"{folder / MANIFEST_NAME} would have {len(encoded):,} bytes; write larger shards")
@@ -85,10 +85,7 @@ def partial_folder(target: Path) -> Path:
 def json_values(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return `provenance` as it will be read back from JSON: tuples become lists, and keys become strings.
 
-    Raises
-    ------
-    StoreError
-        If JSON cannot represent a value.
+    Raises `StoreError` if JSON cannot represent a value.
     """
     try:
         values: dict[str, Any] = json.loads(json.dumps(dict(provenance)))
@@ -114,10 +111,6 @@ def _missing(folder: Path) -> str:
 
 def _encode(content: dict[str, Any]) -> bytes:
     return json.dumps(content, indent=1).encode()
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return checksum_bytes(_encode(content))
 
 
 def _is_unchanged(encoded: bytes, checksum: Any) -> bool:

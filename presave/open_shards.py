@@ -76,20 +76,7 @@ class OpenShards:
             yield shard, rows[first:end], slice(low, high) if high - low == end - first else order[first:end]
 
     def copy_rows(self, column: str, indices: np.ndarray, out: np.ndarray) -> bool:
-        """Copy rows straight out of shards that are arrays, if that is possible.
-
-        Parameters
-        ----------
-        indices : int64 array of shape (records,)
-            Records to copy, all of which exist.
-        out : array of shape (records, *row shape)
-            Gets the rows.
-
-        Returns
-        -------
-        bool
-            False if the rows must be gathered through the readers of each shard; see `MappedRows.copy`.
-        """
+        """Copy rows straight out of shards that are arrays, if that is possible; see `MappedRows.copy`."""
         return self._rows(column).copy(indices, out, lambda shard: self._array(shard, column))
 
     def find_rows(self, column: str, indices: np.ndarray, nbytes: int) -> tuple[np.ndarray, object] | None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from presave.carrying import dumps
 from presave.columns import ShardBuilder
-from presave.content import add_record, digest_origins, digest_record, format_content, origins_of
+from presave.content import add_record, digest_json, digest_record, format_content, origins_of
 from presave.errors import StoreError, disk_errors, is_fault_of_record
 from presave.files import checksum_bytes, write_atomically
 from presave.manifest import Skipped
@@ -155,22 +155,9 @@ def write_spans(
     examined: Mapping[int, int],
     progress: Callable[[Progress], None] | None,
 ) -> list[SpanResult]:
-    """Write the spans that an earlier write did not complete, and flush all spans to the disk.
+    """Write the spans that an earlier write did not complete, flush all, and return the result of each, in order.
 
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with a `Progress` after each shard.
-
-    Returns
-    -------
-    list of SpanResult
-        One for each span, in the order of `spans`.
-
-    Raises
-    ------
-    StoreError
-        If the earlier write stored other records.
+    Raises `StoreError` if the earlier write stored other records.
     """
     # This thread flushes complete shards while others are being written. `PartialStore.finish` needs all flushed.
     flusher = ThreadPoolExecutor(1, "presave-flush")
@@ -268,7 +255,7 @@ def _check_origins(writer: SpanWriter, results: Mapping[int, SpanResult], spans:
     """Raise `StoreError` if records of complete shards would now be read from something else."""
     for number, result in results.items():
         origins = origins_of(writer.records, spans[number])
-        if result.origins in (None, digest_origins(origins)):
+        if result.origins in (None, digest_json(origins)):
             continue
         before = dict(zip(spans[number], load_origins(writer.folder, number), strict=False))
         index, now = next(each for each in zip(spans[number], origins, strict=True) if before.get(each[0]) != each[1])
@@ -341,10 +328,7 @@ def _write_elsewhere(
 ) -> tuple[int, SpanResult]:
     """Write a span in a worker process, which may be killed, and raise only errors that can be unpickled.
 
-    Parameters
-    ----------
-    prepare : sequence of callable
-        Called before the records are read; the process may have written others.
+    `prepare` is called before the records are read, since the process may have written others.
     """
     # An earlier worker may have written the shard and been killed before it returned the result.
     earlier = load_span_result(file.path.parent, number)

@@ -23,16 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from presave.content import difference, digest_origins
+from presave.content import difference, digest_json
 from presave.errors import StoreError, disk_errors, is_shortage
-from presave.files import (
-    checksum_bytes,
-    checksum_file,
-    flush,
-    read_regular_file,
-    unsupported_reason,
-    write_atomically,
-)
+from presave.files import checksum_file, flush, read_regular_file, unsupported_reason, write_atomically
 from presave.folder_lock import OWNER_NAME, FolderLock
 from presave.manifest import Manifest, Shard, Skipped, StoredFile
 from presave.manifest_file import MANIFEST_NAME, MAX_MANIFEST_NBYTES, partial_folder, save_manifest
@@ -101,7 +94,7 @@ class PartialStore:
         self.target = target
         self.folder = partial_folder(target)
         self._identity = dict(identity or {})
-        self._plan = {**plan, IDENTITY: checksum_bytes(_encoded(self._identity))} if self._identity else plan
+        self._plan = {**plan, IDENTITY: digest_json(self._identity)} if self._identity else plan
         self._encoded_plan = json.dumps(self._plan, indent=1).encode()
         self._lock = -1
         self._owner: FolderLock | None = None
@@ -246,7 +239,7 @@ class PartialStore:
             for marker in self.folder.glob(f"*{DONE_SUFFIX}"):  # shards written under an unknown plan
                 marker.unlink()
             if self._identity:
-                write_atomically(self.folder / IDENTITY_NAME, _encoded(self._identity))
+                write_atomically(self.folder / IDENTITY_NAME, json.dumps(self._identity).encode())
             write_atomically(path, self._encoded_plan)
             return
         except ValueError as error:
@@ -329,15 +322,8 @@ class ShardFolder:
         first: tuple[int, int] | None = None,
         origins: list[str] | None = None,
     ) -> SpanResult:
-        """Move the files into the partial store, and record that the span is complete.
+        """Move `paths`, the files of the shard, into the partial store, and record that the span is complete.
 
-        Parameters
-        ----------
-        paths : list of Path
-            Files of the shard; empty if all records were skipped.
-
-        Notes
-        -----
         Nothing is flushed to the disk here. If the machine crashes before the flush, the next write recognizes an
         incomplete file by its checksum.
         """
@@ -350,9 +336,9 @@ class ShardFolder:
                 os.replace(path, self._folder / path.name)
                 moved.append(self._folder / path.name)
             shard = Shard(records, tuple(files), elements, content) if records else None
-            result = SpanResult(shard, skipped, first, digest_origins(origins or []))
+            result = SpanResult(shard, skipped, first, digest_json(origins or []))
             values = {**asdict(result), "read": origins or []}
-            values["checksum"] = _checksum(values)
+            values["checksum"] = digest_json(values)
             write_atomically(marker, json.dumps(values).encode(), durable=False)
             if not (self._folder / PLAN_NAME).exists():
                 marker.unlink(missing_ok=True)
@@ -373,7 +359,7 @@ def load_span_result(folder: Path, number: int) -> SpanResult | None:
     """Return the recorded result of span `number`, or None if there is none or its files are missing or damaged."""
     try:
         content = json.loads(read_regular_file(_marker(folder, number), MAX_MANIFEST_NBYTES))
-        if content.pop("checksum") != _checksum(content):
+        if content.pop("checksum") != digest_json(content):
             return None
         shard = None if content["shard"] is None else parse_shard(content["shard"])
         skipped = tuple(Skipped(whole_number(each["record"]), str(each["cause"])) for each in content["skipped"])
@@ -416,11 +402,3 @@ def _is_intact(path: Path, file: StoredFile) -> bool:
 
 def _marker(folder: Path, number: int) -> Path:
     return folder / f"{number:05d}{DONE_SUFFIX}"
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return checksum_bytes(json.dumps(content).encode())
-
-
-def _encoded(identity: Mapping[str, Any]) -> bytes:
-    return json.dumps(identity).encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -402,7 +403,8 @@ class Store(Sequence[Arrays]):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self._trusted, self._is_preloaded, self._memory_budget)
+        reopen = partial(open_store, trusted=self._trusted, memory_budget=self._memory_budget)
+        return reopen, (self.path, "ram" if self._is_preloaded else None)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{field.name} {field}" for field in self._fields.values())
@@ -459,7 +461,3 @@ def _in_memory(array: np.ndarray) -> np.ndarray:
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     return array if owner.flags.owndata else np.array(array)
-
-
-def _reopen(path: Path, trusted: bool, is_preloaded: bool, memory_budget: int | None) -> Store:
-    return open_store(path, "ram" if is_preloaded else None, trusted=trusted, memory_budget=memory_budget)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -87,7 +87,7 @@ def look(check: Check, model: torch.nn.Module, batches: Any) -> Finding:
 
 
 @contextmanager
-def predicting(model: torch.nn.Module, clients: int = 1, records: int = 1) -> Iterator[None]:
+def predicting(model: Callable[[torch.Tensor], Any], clients: int = 1, records: int = 1) -> Iterator[None]:
     """Let threads predict with `model` meanwhile, each with this number of records at a time."""
     done = threading.Event()
 

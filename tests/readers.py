@@ -14,8 +14,16 @@ LIMIT_SECONDS = 60
 
 
 def descriptors_below(root: Path) -> list[Path]:
+    # The descriptor of the listing itself is gone by the time it is looked at.
     targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return [target for target in targets if target.is_relative_to(root)]
+
+
+def open_files_below(root: Path) -> list[Path]:
+    """The files that are open, and those that are mapped, which need no descriptor."""
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line]
+    mapped = [Path(line.split(maxsplit=5)[5]) for line in lines]
+    return [*descriptors_below(root), *(path for path in mapped if path.is_relative_to(root))]
 
 
 def assert_threads_and_a_fork_read(read: Callable[[int], object], expected: list[object]) -> None:

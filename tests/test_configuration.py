@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import date
@@ -20,10 +19,12 @@ from etl.commands import main
 from etl.configuration import Configuration
 from etl.iterators import BatchIterator
 from etl.runtime.resources import available_cpus
+from tests.every_strategy import bits
+from tests.programs import output_of
+from tests.readers import open_files_below
 from tests.user_modules import user_module
 
 SIZE = 32
-LIMIT_SECONDS = 120
 GUIDE = (Path(__file__).parents[1] / "docs" / "tuning.md").read_text()
 ORDER: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3, "dtype": "float32"}
 
@@ -69,10 +70,6 @@ def torch_threads() -> Iterator[None]:
 
 def configuration(strategy: str = "raw", **more: Any) -> Configuration:
     return Configuration("photos", strategy, size=SIZE, batch_size=8, seed=3, **more)
-
-
-def digests(batches: Any) -> list[tuple[bytes, bytes]]:
-    return [(batch.features.tobytes(), batch.labels.tobytes()) for batch in batches]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +221,7 @@ def test_it_loads_what_an_iterator_made_by_hand_loads(strategy: str, settings: d
     with etl.from_config("photos.toml") as loaded:
         assert (loaded.batch_size, loaded.dtype, len(loaded)) == (8, "float32", 5)
         for _ in range(2):
-            assert digests(loaded) == digests(expected)
+            assert bits(loaded) == bits(expected)
         if hasattr(loaded, "prefetch_size"):
             assert loaded.prefetch_size == settings.get("prefetch_size", 2)
             kind = "processes" if settings.get("workers") == "process" or strategy == "process-raw" else "threads"
@@ -234,16 +231,16 @@ def test_it_loads_what_an_iterator_made_by_hand_loads(strategy: str, settings: d
 def test_an_iterator_resumes_and_is_divided_among_ranks(folder: Path) -> None:
     configuration("async-raw", settings={"loading_threads": 1}).write("photos.toml")
     with etl.from_config("photos.toml") as whole, etl.from_config("photos.toml") as resumed:
-        expected = digests(whole)
+        expected = bits(whole)
         begun = iter(whole)
         next(begun)
         resumed.load_state_dict(whole.state_dict())
-        left = digests(begun)
-        assert digests(resumed) == left
+        left = bits(begun)
+        assert bits(resumed) == left
         assert left != expected[1:]  # of the second epoch
     parts = [etl.from_config("photos.toml").shard(rank, 2) for rank in range(2)]
     again = [etl.from_config("photos.toml", rank=rank, world_size=2) for rank in range(2)]
-    assert [digests(each) for each in parts] == [digests(each) for each in again]
+    assert [bits(each) for each in parts] == [bits(each) for each in again]
     assert parts[0].world_size == again[1].world_size == 2
 
 
@@ -260,8 +257,7 @@ def test_torch_gets_the_threads_that_the_loader_was_tuned_beside(folder: Path) -
 def test_torch_is_loaded_only_to_set_its_threads(folder: Path) -> None:
     configuration("async-raw").write("photos.toml")
     program = "import sys, etl; [*etl.from_config('photos.toml')]; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    assert done.stdout == "False\n", done.stderr
+    assert output_of("-c", program) == "False\n"
 
 
 def test_a_missing_store_is_an_error_with_the_command_that_writes_it(folder: Path) -> None:
@@ -309,7 +305,7 @@ def test_other_records_and_their_store_can_be_given(folder: Path) -> None:
         etl.from_config("photos.toml", store="other")
     with presave.open_store("other", trusted=True) as store:
         with etl.from_config("photos.toml", source=folder / "photos", store=store) as loaded:
-            assert digests(loaded) == digests(etl.RawIterator(source, pipeline, **ORDER))
+            assert bits(loaded) == bits(etl.RawIterator(source, pipeline, **ORDER))
         assert len(store[0]["features"]) == SIZE  # open still
 
 
@@ -319,14 +315,9 @@ def test_the_store_is_closed_with_the_iterator(folder: Path) -> None:
     configuration("async-presaved", store="s").write("photos.toml")
     with etl.from_config("photos.toml") as loaded:
         list(loaded)
-        assert (folder / "s").resolve() in {path.parent for path in mapped_files()}
+        assert open_files_below((folder / "s").resolve())
     del loaded
-    assert (folder / "s").resolve() not in {path.parent for path in mapped_files()}
-
-
-def mapped_files() -> set[Path]:
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return {Path(line.split(maxsplit=5)[5]) for line in lines if len(line.split(maxsplit=5)) == 6}
+    assert not open_files_below((folder / "s").resolve())
 
 
 def test_a_loader_of_the_user_is_called_with_its_task_and_settings(folder: Path) -> None:

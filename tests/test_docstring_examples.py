@@ -25,11 +25,7 @@ def is_code(each: Any) -> bool:
 def public() -> dict[str, Any]:
     """Return every public class and function, by where its code is."""
     found = (getattr(package, name) for package in PACKAGES for name in package.__all__)
-    return {
-        f"{each.__module__}.{each.__qualname__}": each
-        for each in found
-        if inspect.isclass(each) or inspect.isfunction(each)
-    }
+    return {f"{each.__module__}.{each.__qualname__}": each for each in found if is_code(each)}
 
 
 EXAMPLES = {
@@ -55,8 +51,6 @@ def test_an_example_prints_what_it_says(name: str, tmp_path: Path, monkeypatch: 
 
 
 def test_every_name_that_people_call_first_has_an_example() -> None:
-    first = {
-        name for name in etl.__all__ if inspect.isclass(getattr(etl, name)) or inspect.isfunction(getattr(etl, name))
-    }
-    without = {name for name in first if "Examples" not in (inspect.getdoc(getattr(etl, name)) or "")}
+    first = {name: getattr(etl, name) for name in etl.__all__ if is_code(getattr(etl, name))}
+    without = {name for name, each in first.items() if "Examples" not in (inspect.getdoc(each) or "")}
     assert without <= {"Idx", "Cifar10", "Tar", "Report", "DeviceIterator", "digits_pipeline", "cifar10_pipeline"}

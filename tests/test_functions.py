@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from etl.functions import call_by_name, find_function, is_function_name, pickle_function
+from tests.programs import output_of, run_python
 from tests.user_modules import user_module
 
 CODE = """
@@ -86,8 +85,8 @@ def test_a_function_of_a_script_is_carried_to_another_process(tmp_path: Path) ->
         "def load(what): return PREFIX + what\n"
         "print(pickle_function(load, Path(sys.argv[1])))\n"
     )
-    made = subprocess.run([sys.executable, script, file], capture_output=True, text=True, check=True)
-    assert find_function(made.stdout.strip(), "--strategies")("photographs") == "loaded photographs"
+    name = output_of(script, file).strip()
+    assert find_function(name, "--strategies")("photographs") == "loaded photographs"
 
 
 def test_an_error_names_a_carried_function_and_not_its_file(tmp_path: Path) -> None:
@@ -168,5 +167,5 @@ def test_a_function_of_a_script_that_is_itself_a_child_process_is_carried(tmp_pa
         "    child = multiprocessing.get_context('spawn').Process(target=carry)\n"
         "    child.start(); child.join(); sys.exit(child.exitcode)\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = run_python(script, cwd=tmp_path)
     assert (done.stdout.strip(), done.stderr) == ("3", "")

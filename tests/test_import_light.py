@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
-LIMIT_SECONDS = 120
+from tests.programs import output_of
+
 # A fork at each of ten moments while another thread imports an iterator; the child uses it, too.
 PROGRAM = """
 import faulthandler, os, threading, time
@@ -42,20 +41,10 @@ for moment in range(10):
 )
 def test_importing_a_package_loads_nothing_heavy_and_nothing_above_it(module: str, unwanted: set[str]) -> None:
     program = f"import sys, {module}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LIMIT_SECONDS
-    )
-    assert not unwanted & set(done.stdout.split())
+    assert not unwanted & set(output_of("-c", program).split())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_child_forked_during_the_first_use_of_a_name_can_use_it_too() -> None:
     # With one BLAS thread, or numpy has others as soon as it is imported.
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-c", PROGRAM, OPENBLAS_NUM_THREADS="1")

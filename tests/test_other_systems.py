@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+import pytest
+
+from tests.programs import run_python
+
 # What Windows lacks; macOS lacks some of it.
 HIDDEN = """
 import os, signal, sys
@@ -22,11 +23,6 @@ for name in ("SIGHUP", "SIGKILL", "pthread_sigmask"):
 """
 
 
-def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment_of = [sys.executable, "-c", HIDDEN + program, str(folder)]
-    return subprocess.run(environment_of, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
-
-
 def test_loaders_and_stores_work(tmp_path: Path) -> None:
     program = """
 import numpy as np, etl, presave
@@ -35,13 +31,15 @@ store = presave.write(sys.argv[1] + "/s", records)
 with etl.AsyncIterator(etl.PresavedIterator(store, etl.Pipeline([]), 4, shuffle=True)) as train:
     print(sorted(label for _, labels in train for label in labels.tolist()))
 """
-    done = run(program, tmp_path)
+    done = run_python("-c", HIDDEN + program, tmp_path)
     assert done.stdout == f"{list(range(10))}\n", done.stderr
 
 
-def test_what_measures_refuses_in_one_line(tmp_path: Path) -> None:
-    command = "from etl.commands import main; sys.exit(main(['compare', sys.argv[1]]))"
-    for program in (command, "import etl; etl.compare(sys.argv[1])"):
-        done = run(program, tmp_path)
-        assert done.returncode in (1, 2)
-        assert "etl measures on Linux only" in done.stderr.splitlines()[-1]
+@pytest.mark.parametrize(
+    "program",
+    ["from etl.commands import main; sys.exit(main(['compare', sys.argv[1]]))", "import etl; etl.compare(sys.argv[1])"],
+)
+def test_what_measures_refuses_in_one_line(program: str, tmp_path: Path) -> None:
+    done = run_python("-c", HIDDEN + program, tmp_path)
+    assert done.returncode in (1, 2)
+    assert "etl measures on Linux only" in done.stderr.splitlines()[-1]

@@ -133,8 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outputs = checked_outputs(parsed, is_open, getattr(chosen, "ONLY_SHOWS", False))
         with ending_in_order(), image_settings(parsed), outputs, warnings.catch_warnings():
             warnings.showwarning = show_warning  # type: ignore[assignment]
-            exit_code: int = chosen.run(parsed)
-        return exit_code
+            return int(chosen.run(parsed))
     except KeyboardInterrupt:
         show_error(f"interrupted; {getattr(chosen, 'INTERRUPTED', 'nothing was left')}")
         return 130

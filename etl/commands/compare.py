@@ -19,7 +19,7 @@ from etl.commands.comparison_arguments import (
     add_tuning_arguments,
     duration,
     names,
-    shared_settings,
+    settings_of,
     size_in_bytes,
 )
 from etl.commands.comparison_progress import showing_progress
@@ -29,7 +29,6 @@ from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.compare import run_comparison
 from etl.comparison.judge.contradictions import ContradictionError
 from etl.comparison.judge.rules import RULES
-from etl.comparison.request.settings import Settings
 from etl.comparison.show.page import render_page
 from etl.comparison.show.report_table import show_report
 from etl.comparison.show.trace import trace_events
@@ -150,24 +149,19 @@ def run(arguments: argparse.Namespace) -> int:
     if configuration is not None:
         _take(configuration, arguments)
     fill(arguments, {"strategies": strategies.default_names(), **DEFAULTS})
-    given = shared_settings(arguments)
+    given: dict[str, Any] = {}
     if configuration is not None:
-        given |= {
+        given = {
             "table_options": dict(configuration.table_options),
             "configured": {CONFIGURED: _compared_settings(configuration)},
             "seed": configuration.seed,
         }
-    settings = Settings(
-        strategies=arguments.strategies,
-        formats=arguments.formats,
-        ranks=arguments.ranks,
-        rounds=arguments.rounds,
+    settings = settings_of(
+        arguments,
         budget_seconds=arguments.budget,
-        records=arguments.records,
-        check_epoch=arguments.check_epoch,
+        pythons=dict(arguments.python),
         unchecked=tuple(dict.fromkeys(arguments.no_check)),
         what_if=tuple(dict.fromkeys(arguments.what_if)),
-        stages=arguments.stages,
         tune_seconds=arguments.tune_budget / max(1, len(arguments.strategies)) if arguments.tune else None,
         **given,
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import Any
 
 from etl.arguments import parse_nbytes, parse_seconds
 from etl.commands.source_arguments import source_options
-from etl.comparison.request.settings import BACKENDS, CACHES
+from etl.comparison.request.settings import BACKENDS, CACHES, Settings
 from etl.configuration import SIZE
 from etl.runtime.gc_policy import KINDS as COLLECTORS
 from etl.runtime.heap_policy import KINDS as HEAPS
@@ -17,6 +18,8 @@ from etl.stages.presets import PRESET_DECODERS
 # Values of arguments that are left out, unless a configuration has others.
 DEFAULTS = {"batch_size": 32, "dtype": "float32", "size": SIZE, "decoder": "pillow"}
 
+# Fields of `Settings` whose arguments have shorter names.
+FIELDS = {"memory": "memory_nbytes", "max_disk": "max_disk_nbytes", "max_prepare": "max_prepare_seconds"}
 # How long tuning takes by default, all strategies together.
 TUNE_SECONDS = 300.0
 
@@ -112,37 +115,11 @@ def add_tuning_arguments(tuning: Any) -> None:
     tuning.add_argument("--retune", action="store_true", help="tune again what an earlier run has found")
 
 
-def shared_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that these functions declare, as arguments of `Settings`."""
-    return {
-        "source": arguments.source,
-        "until": arguments.until,
-        "batch_size": arguments.batch_size,
-        "dtype": arguments.dtype,
-        "backend": arguments.backend,
-        "pipeline": arguments.pipeline,
-        "model": arguments.model,
-        "step": arguments.step,
-        "compute": arguments.compute,
-        "sync_every_step": arguments.sync_every_step,
-        "cache": arguments.cache,
-        "threads": arguments.threads,
-        "prefetch_size": arguments.prefetch_size,
-        "heap": arguments.heap,
-        "device_memory": arguments.device_memory,
-        "gc": arguments.gc,
-        "memory_nbytes": arguments.memory,
-        "size": arguments.size,
-        "decoder": arguments.decoder,
-        "split": arguments.split,
-        "table_options": source_options(arguments),
-        "pythons": dict(arguments.python),
-        "epoch_batches": arguments.epoch_batches,
-        "max_disk_nbytes": arguments.max_disk,
-        "max_prepare_seconds": arguments.max_prepare,
-        "same_pixels": arguments.same_pixels,
-        "retune": arguments.retune,
-    }
+def settings_of(arguments: argparse.Namespace, **others: Any) -> Settings:
+    """Return settings with the arguments that are called like their fields, the options of the source, and `others`."""
+    given = {FIELDS.get(name, name): value for name, value in vars(arguments).items()}
+    own = {each.name: given[each.name] for each in fields(Settings) if each.name in given}
+    return Settings(**{**own, "table_options": source_options(arguments), **others})
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -33,8 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         made = demonstration.digits(arguments.directory, arguments.samples, arguments.seed, not arguments.plain)
     source = open_source(arguments.directory)
-    files = [file for file in arguments.directory.rglob("*") if file.is_file()]
-    nbytes = sum(file.stat().st_size for file in files)
+    nbytes = sum(each.stat().st_size for each in arguments.directory.rglob("*") if each.is_file())
     facts = [
         ("kind", arguments.kind),
         ("made", "now" if made else "before, reused"),

@@ -13,9 +13,10 @@ from typing import Any
 
 from rich.progress import BarColumn, TextColumn
 
+from etl.commands.comparison_arguments import settings_of
 from etl.commands.output import LiveProgress, PlainConsole, deliver, output_path, save_json
-from etl.commands.source_arguments import SOURCES, add_source_arguments, source_options
-from etl.comparison.request.settings import BACKENDS, Settings
+from etl.commands.source_arguments import SOURCES, add_source_arguments
+from etl.comparison.request.settings import BACKENDS
 from etl.measuring.structure import describe
 from etl.stages.dtypes import DTYPES
 from etl.stages.presets import PRESET_DECODERS
@@ -111,13 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: Any) -> tuple[Any, dict[str, Any]]:
-    """Train on the source, and return the examination and further reports: stages, and on request pauses and heap.
-
-    Parameters
-    ----------
-    show_progress : callable
-        Shows progress; see `examine`.
-    """
+    """Train on the source, and return the examination and further reports: stages, and on request pauses and heap."""
     from etl.comparison.request.candidates import Candidate
     from etl.comparison.run.workload import Workload
     from etl.doctor import examine
@@ -130,21 +125,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
     from etl.runtime.resources import available_cpus
     from etl.training.model_compute import loss_for, model_for
 
-    settings = Settings(
-        source=arguments.source,
-        strategies=(arguments.strategy,),
-        batch_size=arguments.batch_size,
-        dtype=arguments.dtype,
-        backend=arguments.backend,
-        pipeline=arguments.pipeline,
-        model=arguments.model,
-        step=arguments.step,
-        sync_every_step=True,
-        size=arguments.size,
-        decoder=arguments.decoder,
-        split=arguments.split,
-        table_options=source_options(arguments),
-    )
+    settings = settings_of(arguments, strategies=(arguments.strategy,), sync_every_step=True)
     workload = Workload(settings, folder, available_cpus())
     candidate = Candidate(arguments.strategy)
     backend = backend_or_cpu(arguments.backend) if arguments.step is None else None
@@ -188,11 +169,6 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
 
 def _open_step(workload: Any) -> tuple[Callable[[Any], None], str]:
     """Return the user's training step, as a function of a batch of this package, and the device that it computes on.
-
-    Parameters
-    ----------
-    workload : Workload
-        The records, and the name of the function that returns the step.
 
     Raises
     ------

@@ -206,7 +206,7 @@ def checked_outputs(arguments: argparse.Namespace, is_open: bool, only_shows: bo
 _results: list[IO[str]] = []
 
 
-def check_file_path(path: Path | None, option: str) -> None:
+def check_file_path(path: Path, option: str) -> None:
     """Check, before any work is done, that a file can be written to `path`, the value of `option`.
 
     Raises
@@ -214,8 +214,6 @@ def check_file_path(path: Path | None, option: str) -> None:
     ValueError
         If `path` is a folder, is in a folder that does not exist, or cannot be written.
     """
-    if path is None:
-        return
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"{option} {path}: {'is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
     # A file is replaced, which takes a new one in its folder.
@@ -263,13 +261,7 @@ def save_text(path: Path, text: str) -> None:
 
 
 def save_page(path: Path | None, opens: bool, render: Callable[[], str]) -> None:
-    """Write a page to `path`, and open it in the user's browser.
-
-    Parameters
-    ----------
-    render : callable
-        Returns the page.
-    """
+    """Write a page to `path`, and open it in the user's browser; `render` returns the page."""
     if path is None and not opens:
         return
     page = Path(tempfile.mkdtemp(prefix="etl-")) / "report.html" if path is None else path

@@ -15,7 +15,7 @@ from etl.commands.comparison_arguments import (
     add_tuning_arguments,
     duration,
     names,
-    shared_settings,
+    settings_of,
     size_in_bytes,
 )
 from etl.commands.comparison_progress import showing_progress
@@ -45,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--strategies",
         "--strategy",
-        dest="strategies",
         type=names,
         action="append",
         metavar="NAME",
@@ -92,9 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("--toml -: give the path of a file, because the store is beside it")
     fill(arguments, {"strategies": [strategies.default_names()], **DEFAULTS})
     chosen = tuple(name for given in arguments.strategies for name in given)
-    settings = Settings(
-        strategies=chosen, tune_seconds=arguments.budget / max(1, len(chosen)), **shared_settings(arguments)
-    )
+    seconds = arguments.budget / max(1, len(chosen))
+    settings = settings_of(arguments, strategies=chosen, tune_seconds=seconds, pythons=dict(arguments.python))
     with showing_progress(arguments.debug) as show:
         tuning = run_tuning(settings, show)
     deliver(

@@ -206,15 +206,7 @@ def tune(
 def _settings(
     function: Callable[..., Any], options: Mapping[str, Any], instead: Mapping[str, str | None]
 ) -> dict[str, Any]:
-    """Return `options` as fields of `Settings`; raise `TypeError` if `function` has no such argument.
-
-    Parameters
-    ----------
-    function : callable
-        Was called with the options.
-    instead : dict of str to str or None
-        Fields that are no arguments; see `INSTEAD`.
-    """
+    """Return the `options` of `function` as fields of `Settings`; raise `TypeError` if it has no such argument."""
     arguments = inspect.signature(function).parameters.keys() | Options.__annotations__.keys()
     known = {each.name for each in fields(Settings)} - instead.keys() | arguments - {"options"}
     settings = {}
@@ -240,20 +232,7 @@ def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], 
     With `settings.tune_seconds`, each strategy is tuned first, and compared in its best configuration.
 
     After an interruption, the report has the complete rounds so far; if there are none, `KeyboardInterrupt` is raised.
-
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with the progress after every step.
-
-    Raises
-    ------
-    ValueError
-        If the input is wrong: the source, a record, the model or a setting.
-    MeasurementError
-        If no strategy can be measured.
-    ContradictionError
-        If the metrics of the report contradict each other.
+    Other errors, and `progress`, are those of `compare`.
     """
     unknown = sorted(set(settings.unchecked) - set(RULES))
     if unknown:

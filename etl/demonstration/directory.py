@@ -48,22 +48,18 @@ def make_once(directory: str | Path, description: dict[str, Any], fill: Callable
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _temporary_folder(target) as folder:
-            return _make(target, folder, description, fill)
+            fill(folder)
+            (folder / MARKER).write_text(json.dumps(description, indent=1) + "\n")
+            folder.chmod(0o755)  # mkdtemp makes it private to its owner
+            try:
+                os.rename(folder, target)
+            except OSError:
+                if not _holds(target, description):
+                    raise
+                return False
+            return True
     except OSError as error:
         raise explain_disk_error(error, target, f"the data of {description} were being made") from error
-
-
-def _make(target: Path, folder: Path, description: dict[str, Any], fill: Callable[[Path], None]) -> bool:
-    fill(folder)
-    (folder / MARKER).write_text(json.dumps(description, indent=1) + "\n")
-    folder.chmod(0o755)  # mkdtemp makes it private to its owner
-    try:
-        os.rename(folder, target)
-    except OSError:
-        if not _holds(target, description):
-            raise
-        return False
-    return True
 
 
 @contextmanager

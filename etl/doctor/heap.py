@@ -109,7 +109,8 @@ def _census() -> tuple[Counter[str], Counter[str]]:
     sizes: Counter[str] = Counter()
     seen: set[int] = set()
     for each in gc.get_objects():
-        for thing in (each, *_untracked(each)):
+        # What the collector does not track are strings, numbers, arrays.
+        for thing in (each, *(other for other in gc.get_referents(each) if not gc.is_tracked(other))):
             if id(thing) in seen:
                 continue
             seen.add(id(thing))
@@ -123,11 +124,6 @@ def _census() -> tuple[Counter[str], Counter[str]]:
 def _type_name(thing: Any) -> str:
     kind = type(thing)
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-
-
-def _untracked(container: Any) -> list[Any]:
-    """Return the objects that `container` refers to and the collector does not track: strings, numbers, arrays."""
-    return [each for each in gc.get_referents(container) if not gc.is_tracked(each)]
 
 
 @dataclass(frozen=True)

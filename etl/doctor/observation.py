@@ -197,7 +197,12 @@ def observe_training(
     before: dict[str, int] = {}
     after: dict[str, int] = {}
     needs: list[MemoryNeed] = []
-    predictions = _Predictions()
+    predicted = 0
+
+    def note_prediction(_: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        nonlocal predicted
+        if not torch.is_grad_enabled() and inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].ndim:
+            predicted = len(inputs[0])
 
     @contextmanager
     def around() -> Iterator[None]:
@@ -210,14 +215,14 @@ def observe_training(
     with ExitStack() as tracing:
         if user_model is not None:
             tracing.enter_context(_trace_callers(user_model, calls))
-            tracing.callback(user_model.register_forward_pre_hook(predictions).remove)
+            tracing.callback(user_model.register_forward_pre_hook(note_prediction).remove)
         session = Session()
         session.start()
         tracing.callback(session.stop)
         times, batch = time_steps(setup, count, around, session=session)
         session.stop()
         diagnosis = diagnose(session.times_of(setup.batches), available_cpus())
-        trace = None if setup.of_model is None else _trace(setup.of_model, batch, calls, predictions.records)
+        trace = None if setup.of_model is None else _trace(setup.of_model, batch, calls, predicted)
     rank_waits = time_rank_waits(setup) if is_rank and setup.of_model is None else None
     device = setup.device
     tracked = len(gc.get_objects())
@@ -246,17 +251,6 @@ def _device_stats(device: torch.device) -> Mapping[str, int]:
     return torch.cuda.memory_stats(device) if is_counted else {}
 
 
-class _Predictions:
-    """A hook of a model that notes how many records a call without gradients has."""
-
-    def __init__(self) -> None:
-        self.records = 0
-
-    def __call__(self, _: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
-        if not torch.is_grad_enabled() and inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].ndim:
-            self.records = len(inputs[0])
-
-
 def _trace(setup: ModelSetup, batch: Any, calls: Calls, predicted_records: int) -> ModelTrace:
     """Train on `batch` twice and return the calls inside the model."""
     departures: Counter[str] = Counter()
@@ -282,12 +276,10 @@ def _trace_callers(model: torch.nn.Module, calls: Calls) -> Iterator[None]:
     def note(name: str, *_: Any) -> None:
         calls.setdefault(name, set()).add((threading.get_ident(), torch.is_grad_enabled()))
 
-    handles = [module.register_forward_pre_hook(partial(note, name)) for name, module in model.named_modules()]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.callback(module.register_forward_pre_hook(partial(note, name)).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -301,30 +293,16 @@ def _trace_departures(model: torch.nn.Module, departures: Counter[str]) -> Itera
     def leave(*_: Any) -> None:
         within.pop()
 
-    handles = []
-    for name, module in model.named_modules():
-        handles += [
-            module.register_forward_pre_hook(partial(enter, name)),
-            module.register_forward_hook(leave, always_call=True),
-        ]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.callback(module.register_forward_pre_hook(partial(enter, name)).remove)
+            hooks.callback(module.register_forward_hook(leave, always_call=True).remove)
         with _Departures(within, departures):
             yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class _Departures(TorchFunctionMode):
-    """A mode that sees every call of torch, and counts departures while a module is being called.
-
-    Parameters
-    ----------
-    within : list of str
-        Names of the modules that are being called, the innermost last.
-    departures : Counter
-        Counts calls by "operation in module".
-    """
+    """A mode that counts the departures among calls of torch while modules are called: `within`, the innermost last."""
 
     def __init__(self, within: list[str], departures: Counter[str]) -> None:
         super().__init__()

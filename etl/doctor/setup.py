@@ -13,6 +13,7 @@ import torch
 
 from etl.iterators.user_loader import as_iterator
 from etl.loading.batch import Batch, as_batch
+from etl.measuring.epochs import count_batches
 from etl.training.backends import Backend
 from etl.training.backends.tensors import first_array
 from etl.training.fit import no_batches_reason
@@ -91,10 +92,7 @@ class Setup(ABC):
     @property
     def batches_per_epoch(self) -> int | None:
         """Batches of an epoch; None if the iterator has no length."""
-        try:
-            return len(self.batches)  # type: ignore[arg-type]
-        except TypeError:
-            return None
+        return count_batches(self.batches)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from etl.doctor.check import Trial
@@ -24,6 +23,8 @@ WARM_UP_BATCHES = 3
 TURNS = (0, 1, 1, 0) * 3
 # A turn takes at least this many seconds, and has at least this many batches.
 TURN_SECONDS, MIN_TURN_BATCHES = 0.5, 3
+# Time for each training of which a step on a batch in memory is timed.
+TRIAL_SECONDS = 0.5
 
 
 @dataclass
@@ -100,33 +101,25 @@ def time_steps(
         batches = setup.endless()
         in_force.callback(batches.close)  # type: ignore[attr-defined]
         largest: Any = None
-        loop = None if session is None else session.times_of(setup.batches)
-        with nullcontext() if session is None or loop is None else session.reports.of(setup.batches, loop):
+        with nullcontext() if session is None else session.reports.of(setup.batches, session.times_of(setup.batches)):
             for _ in range(WARM_UP_BATCHES):
                 batch = next(batches)
                 step(batch)
                 largest = _larger(largest, batch)
 
-        def load() -> Any:
-            batch = next(batches)
-            touch(batch)  # as under the clock: a batch that is only mapped is not loaded yet
-            return batch
-
-        take: Callable[[], Any] = load
-        if session is not None and loop is not None:
-            session.clock.start(loop, lambda: None)
-            take = partial(session.take, loop, load)
+        loaded = map(_touched, batches)
+        loop = loaded if session is None else session.epoch(setup.batches, lambda _: loaded)
         with around():
             until = time.perf_counter() + seconds
             while len(times.etl) < count or time.perf_counter() < until:
                 faults = _minor_faults()
                 asked = time.perf_counter()
-                batch = take()
-                loaded = time.perf_counter()
+                batch = next(loop)
+                began = time.perf_counter()
                 step(batch)
                 ended = time.perf_counter()
-                times.etl.append(loaded - asked)
-                times.compute.append(ended - loaded)
+                times.etl.append(began - asked)
+                times.compute.append(ended - began)
                 times.ended.append(ended)
                 times.records.append(record_count(batch))
                 times.faults.append(_minor_faults() - faults)
@@ -134,12 +127,18 @@ def time_steps(
     return times, largest
 
 
+def _touched(batch: Any) -> Any:
+    """Return `batch` once it is in memory, as under the clock: one that is only mapped is not loaded yet."""
+    touch(batch)
+    return batch
+
+
 def _larger(kept: Any, batch: Any) -> Any:
     """Return `kept`, or if `batch` has more records, a copy of that: an iterator may reuse its memory."""
     return kept if kept is not None and record_count(kept) >= record_count(batch) else copy_of(batch)
 
 
-def time_compute(setups: Sequence[Setup], batches: Sequence[Any], seconds: float) -> list[float]:
+def time_compute(setups: Sequence[Setup], batches: Sequence[Any]) -> list[float]:
     """Return the median seconds of a training step on a batch in memory, for each training.
 
     The trainings take turns, and each takes at least three steps.
@@ -157,7 +156,7 @@ def time_compute(setups: Sequence[Setup], batches: Sequence[Any], seconds: float
                 if not warm:
                     found.append(time.perf_counter() - started)
         if warm:
-            until = time.perf_counter() + seconds * len(setups)
+            until = time.perf_counter() + TRIAL_SECONDS * len(setups)
     return [statistics.median(found) for found in times]
 
 

@@ -111,17 +111,7 @@ def find_library() -> TurboJpeg | None:
 class TurboJpeg(threading.local):
     """TurboJPEG 3, with a decompressor for each thread.
 
-    Parameters
-    ----------
-    path : str
-        The library.
-
-    Raises
-    ------
-    OSError
-        If there is no such library.
-    AttributeError
-        If it is older than 3.
+    Raises `OSError` if there is no library at `path`, and `AttributeError` if it is older than 3.
     """
 
     def __init__(self, path: str) -> None:

@@ -300,10 +300,7 @@ class AsyncIterator(AheadIterator):
     def _only_reader(self) -> LastingThread | None:
         """Return the thread that reads in all epochs; None if other threads may.
 
-        Raises
-        ------
-        ValueError
-            If there should be several, and they cannot read the source at once.
+        Raises `ValueError` if there should be several, and they cannot read the source at once.
         """
         if self._worker_pool is not None or (self._source.loader is not None and self._unsafe is None):
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from etl.iterators import BatchIterator
@@ -89,14 +90,12 @@ class DeviceIterator(AheadIterator):
     def _finished(self, batch: Batch) -> Batch:
         if not self._finish:
             return batch
-        from etl.training.backends.tensors import torch_dtype
-
         features = batch.features
         for stage in self._finish:
             features = stage(features)
         dtype = getattr(self, "dtype", None)
         if dtype is not None and features.is_floating_point():
-            features = features.to(torch_dtype(dtype))
+            features = _cast(dtype, features)
         return replace(batch, features=features)
 
     def _end_epoch(self) -> None:
@@ -153,7 +152,7 @@ def _on_device(stage: Any) -> OnDevice:
     if type(stage) is Normalise:
         return _normalise(stage)
     if type(stage) is Cast:
-        return _cast(stage)
+        return partial(_cast, stage.dtype)
     name = getattr(stage, "name", repr(stage))
     raise ValueError(f"stage {name!r} cannot be done on the device; only ChannelsFirst, Normalise and Cast can")
 
@@ -180,10 +179,7 @@ def _normalise(stage: Normalise) -> OnDevice:
     return normalise
 
 
-def _cast(stage: Cast) -> OnDevice:
-    def cast(features: torch.Tensor) -> torch.Tensor:
-        from etl.training.backends.tensors import torch_dtype
+def _cast(dtype: str, features: torch.Tensor) -> torch.Tensor:
+    from etl.training.backends.tensors import torch_dtype
 
-        return features.to(torch_dtype(stage.dtype))
-
-    return cast
+    return features.to(torch_dtype(dtype))

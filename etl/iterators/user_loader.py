@@ -17,17 +17,9 @@ EPOCH_PARTS = ("sampler", "batch_sampler", "batch_sampler.sampler", "dataset")
 
 
 def as_iterator(batches: Any) -> BatchIterator:
-    """Return `batches` if it is an iterator of etl, and otherwise an iterator over it.
+    """Return `batches` if it is an iterator of etl, which has an `async_supported`, and otherwise an iterator over it.
 
-    Parameters
-    ----------
-    batches : BatchIterator or iterable of batches
-        A `BatchIterator` is known by its `async_supported`.
-
-    Raises
-    ------
-    TypeError
-        If `batches` cannot be iterated.
+    Raises `TypeError` if it cannot be iterated.
     """
     if hasattr(batches, "async_supported"):
         found: BatchIterator = batches

@@ -12,7 +12,6 @@ from etl.arguments import describe
 from etl.sources.record import pair_keys
 from etl.stages.fields import unflatten
 
-NAMES = ("features", "labels", "features_mask", "labels_mask", "repeated")
 _REGISTERED: set[str] = set()
 
 
@@ -73,7 +72,7 @@ class Batch:
 
     def arrays(self) -> Iterator[Any]:
         """Yield every array of the batch, in the order of its fields."""
-        for part in _parts(self):
+        for part in vars(self).values():
             if isinstance(part, tuple):
                 yield from (array for array in part if array is not None)
             elif part is not None:
@@ -95,16 +94,12 @@ def register_pytree() -> None:
 
 def _flatten(batch: Batch) -> tuple[list[Any], tuple[str, ...]]:
     """Return the parts that a batch has, and their names: for torch, None would be a leaf."""
-    named = {name: part for name, part in zip(NAMES, _parts(batch), strict=True) if part is not None}
+    named = {name: part for name, part in vars(batch).items() if part is not None}
     return list(named.values()), tuple(named)
 
 
 def _unflatten(parts: Iterable[Any], names: Iterable[str]) -> Batch:
     return Batch(**{"features": None, "labels": None, **dict(zip(names, parts, strict=True))})
-
-
-def _parts(batch: Batch) -> tuple[Any, ...]:
-    return batch.features, batch.labels, batch.features_mask, batch.labels_mask, batch.repeated
 
 
 def _describe(part: Any) -> str:

@@ -36,21 +36,7 @@ class BufferPool:
         self._free: dict[int, deque[_Return]] = {}
 
     def empty(self, count: int, capacity: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an uninitialised array.
-
-        Parameters
-        ----------
-        capacity : int
-            Records that the memory has room for, at least `count`.
-        shape : tuple of int
-            The shape of one record's value.
-        dtype : numpy dtype
-            The dtype of the array.
-
-        Returns
-        -------
-        array of shape (count, *shape)
-        """
+        """Return an uninitialised array of shape `(count, *shape)`, with memory for `capacity` such values."""
         nbytes = capacity * math.prod(shape) * dtype.itemsize
         if self._allocate is None and (not self.reuse or nbytes < MIN_NBYTES):
             return np.empty((count, *shape), dtype)

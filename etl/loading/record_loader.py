@@ -10,7 +10,7 @@ import numpy as np
 
 from etl.loading.batch_plan import NONE_FINISHED, BatchSpec, Fields, Finished, Granularity
 from etl.loading.padder import Padder
-from etl.loading.records import name_error
+from etl.loading.records import name_error, raise_from
 from etl.sources.record import RecordError, record_error
 from etl.stages.collate import write_record
 from etl.stages.cursor import COLLATING, READING, Cursor
@@ -181,9 +181,7 @@ class RecordLoader:
         if self._on_error == "skip" and isinstance(failure, RecordError) and is_fault_of_record(error):
             return failure
         try:
-            if failure is error:
-                raise error
-            raise failure from error
+            raise_from(failure, error)
         finally:  # its traceback holds this frame: a cycle would live until the collector runs
             del failure, error
 

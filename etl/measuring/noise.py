@@ -177,7 +177,7 @@ def cpu_times() -> CpuTimes:
 
 def probe_speed() -> ProbeSeconds:
     """Return the seconds of fixed work for the CPU and for memory, the quickest of a few tries of each."""
-    cpu = _quickest(lambda: hashlib.sha256(HASHED).digest(), HASHES)
+    cpu = least_seconds(lambda: hashlib.sha256(HASHED).digest(), HASHES)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE  # page faults would take longer than the copy
     with mmap.mmap(-1, 2 * COPIED_NBYTES, flags=flags) as memory:
         whole = memoryview(memory)
@@ -186,13 +186,14 @@ def probe_speed() -> ProbeSeconds:
         def copy() -> None:
             target[:] = source
 
-        seconds = _quickest(copy, COPIES)
+        seconds = least_seconds(copy, COPIES)
         for view in (source, target, whole):
             view.release()
     return ProbeSeconds(cpu, seconds)
 
 
-def _quickest(work: Callable[[], object], tries: int) -> float:
+def least_seconds(work: Callable[[], object], tries: int) -> float:
+    """Return the seconds of the quickest of a few tries."""
     quickest = float("inf")
     for _ in range(tries):
         started = time.perf_counter()

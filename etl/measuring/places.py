@@ -41,7 +41,7 @@ def place_in(text: str, newest_first: bool = False) -> str:
     newest_first : bool
         True if the innermost frame comes first, as `faulthandler` writes it.
     """
-    frames = [each for each in FRAME.finditer(text) if _is_users(each["file"])]
+    frames = [each for each in FRAME.finditer(text) if is_users(each["file"])]
     if not frames:
         return ""
     found = frames[0 if newest_first else -1]
@@ -57,5 +57,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Return True if `file` belongs neither to a library nor to this package."""
     return not (LIBRARY.search(file) or NO_FILE.match(file) or file.startswith(THIS_PACKAGE))

@@ -86,22 +86,17 @@ class Failure(JsonValues):
         return cls(type(error).__name__, message, trace, isinstance(error, INPUT_ERRORS), time.monotonic())
 
 
-def one_answer(answer: Callable[[Request], Answer]) -> OpenSession:
+def one_answer(answer: Turn) -> OpenSession:
     """Return a function that opens sessions of a single request, which `answer` answers."""
+    return every_answer(answer, _refuse)
+
+
+def every_answer(answer: Turn, further: Turn | None = None) -> OpenSession:
+    """Return a function that opens sessions of many requests: `answer` answers each, or `further` all but the first."""
 
     @contextmanager
     def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
-        yield answer(request), _refuse
-
-    return open_session
-
-
-def every_answer(answer: Callable[[Request], Answer]) -> OpenSession:
-    """Return a function that opens sessions of any number of requests, each of which `answer` answers."""
-
-    @contextmanager
-    def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
-        yield answer(request), answer
+        yield answer(request), further or answer
 
     return open_session
 

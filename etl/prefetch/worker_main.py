@@ -111,20 +111,9 @@ def run(
     pillow: Sequence[Setting],
     main: dict[str, str],
 ) -> None:
-    """Do the tasks that come over `connection`, until it is closed.
+    """Do the tasks that come over `connection`, until it is closed; for the arguments see `Worker._arguments`.
 
-    Parameters
-    ----------
-    cursor : tuple of int
-        The first three fields of the `Place` of this worker's `SharedCursor` in the shared memory.
-    parts : list of (int, int)
-        See `load_shared`.
-    policies : list of (str, str)
-        See `inherited_policies`.
-    pillow : list of (str, str, Any)
-        See `pillow_settings`.
-    main : dict of str to str
-        See `import_main`.
+    `cursor` has the first three fields of the `Place` of this worker's `SharedCursor`. `main` is for `import_main`.
     """
     end_with_parent()
     with contextlib.suppress(EOFError, ConnectionError), contextlib.ExitStack() as in_force:

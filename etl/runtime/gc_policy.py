@@ -97,8 +97,8 @@ class GcPolicy(Policy):
         """
         self._require_in_force()
         effect, alarm = {
-            "default": self._audit_default,
-            "off": self._audit_off,
+            "default": lambda: (_probe()[0], ""),
+            "off": lambda: (_probe()[0], SWITCHED_ON if gc.isenabled() else ""),
             "freeze": self._audit_freeze,
             "window": self._audit_window,
             "thresholds": self._audit_thresholds,
@@ -147,12 +147,6 @@ class GcPolicy(Policy):
             self._own += 1
             gc.collect()
             self._collected_at = time.perf_counter()
-
-    def _audit_default(self) -> tuple[str, str]:
-        return _probe()[0], ""
-
-    def _audit_off(self) -> tuple[str, str]:
-        return _probe()[0], SWITCHED_ON if gc.isenabled() else ""
 
     def _audit_freeze(self) -> tuple[str, str]:
         now, before = (f"{seconds * 1e3:.3g} ms" for seconds in (_full_collection(), self._full_seconds))

@@ -85,7 +85,6 @@ class HeapPolicy(Policy):
             self._limit(stack)
         elif self._kind != "default":
             self._retain(stack)
-            self._preallocate()
         self.in_force.append(self)
         stack.callback(self.in_force.remove, self)
 
@@ -128,16 +127,11 @@ class HeapPolicy(Policy):
         glibc.set_option(libc, glibc.M_TRIM_THRESHOLD, glibc.MAX_INT)
         HeapPolicy._retaining += 1
         stack.callback(_stop_retaining)
-
-    def _preallocate(self) -> None:
-        if not self._nbytes:
-            return
-        available = available_nbytes()
-        if self._nbytes > available:  # touching so much would make the system kill a process
-            raise MemoryError(f"heap policy {self.policy!r}: of {self._nbytes:,} bytes {available:,} are available")
-        self._resident_nbytes = glibc.freed_and_resident(
-            glibc.require_glibc(f"heap policy {self.policy!r}"), self._nbytes
-        )
+        if self._kind == "preallocate":
+            available = available_nbytes()
+            if self._nbytes > available:  # touching so much would make the system kill a process
+                raise MemoryError(f"heap policy {self.policy!r}: of {self._nbytes:,} bytes {available:,} are available")
+            self._resident_nbytes = glibc.freed_and_resident(libc, self._nbytes)
 
     def _limit(self, stack: ExitStack) -> None:
         if sys.platform != "linux":

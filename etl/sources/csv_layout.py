@@ -124,10 +124,7 @@ class CsvLayout:
     def parse_number(self, field: bytes, number: int, column: int) -> float:
         """Return the number in `field`, or `missing` if it is missing (see `is_missing`).
 
-        Raises
-        ------
-        ValueError
-            If `field` is not a number that `dtype` holds. It names file, line and column.
+        Raises `ValueError` that names file, line and column if `field` is not a number that `dtype` holds.
         """
         text = field.decode(errors="replace")
         value: float | None
@@ -212,31 +209,15 @@ def read_layout(
     path: Path,
     label: str | int | None,
     *,
-    header: bool,
+    header: bool = True,
     features: Sequence[str | int] | None,
-    delimiter: str,
+    delimiter: str = ",",
     dtype: str,
-    missing: float | None,
+    missing: float | None = None,
 ) -> CsvLayout:
-    """Read the layout of a CSV file from its first line.
+    """Read the layout of a CSV file from its first line; for the arguments see `Csv`.
 
-    Parameters
-    ----------
-    label : str, int or None
-        Column with the label: its name, or its index, which counts from the end if negative.
-    header : bool
-        True if the first line names the columns, False if it is the first row.
-    features : sequence of str or int, or None
-        Columns that are features; None means all but the label.
-    dtype : str
-        "float32" or "float64".
-    missing : float or None
-        Replacement for missing values; None makes them errors.
-
-    Raises
-    ------
-    ValueError
-        If an argument or the first line is invalid.
+    Raises `ValueError` if an argument or the first line is invalid.
     """
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
         raise ValueError(f"delimiter must be one ASCII character, and not a quote or a line end, not {delimiter!r}")

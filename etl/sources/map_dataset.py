@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.arguments import describe
@@ -185,22 +184,17 @@ class MapDataset:
         if others:
             advice = f"; there is no {self._label!r}: pass label=KEY, or label=None"
             said = "" if self._label is None or self._label in item else advice
-            warn = f"MapDataset leaves out the keys {_shown(map(repr, others), len(others))} of {self.name}{said}"
+            warn = f"MapDataset leaves out the keys {_shown(list(map(repr, others)))} of {self.name}{said}"
             warnings.warn(warn, UserWarning, stacklevel=3)
         if structure.left_out:
-            shown = _shown(structure.left_out, len(structure.left_out))
-            warnings.warn(
-                f"MapDataset leaves out {shown} of {self.name}, since records cannot hold text",
-                UserWarning,
-                stacklevel=3,
-            )
+            warn = f"MapDataset leaves out {_shown(structure.left_out)} of {self.name}, since records cannot hold text"
+            warnings.warn(warn, UserWarning, stacklevel=3)
         return structure
 
     def _keys(self, item: Any) -> dict[Any, str] | None:
         """Return the keys or places of `item` that are features and label; None if all of it is features."""
         if self._features is None:
             return None
-        named = dict(zip(PAIR, (self._features, self._label), strict=True))
         if isinstance(item, Mapping):
             features, label = self._features, self._label
             usual = usual_keys(item)
@@ -215,7 +209,7 @@ class MapDataset:
                     "features=None for all"
                 )
         elif isinstance(item, (tuple, list)) and len(item) == len(PAIR):
-            return {place: group for place, group in enumerate(PAIR) if named[group] is not None}
+            return {0: PAIR[0]} if self._label is None else dict(enumerate(PAIR))
         return None
 
     def describe(self, index: int) -> str:
@@ -227,5 +221,5 @@ class MapDataset:
         return f"MapDataset({self.name!r}, {len(self):,} records)"
 
 
-def _shown(names: Iterable[str], count: int) -> str:
-    return ", ".join(islice(names, KEYS_SHOWN)) + (", ..." if count > KEYS_SHOWN else "")
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:KEYS_SHOWN]) + (", ..." if len(names) > KEYS_SHOWN else "")

@@ -27,27 +27,14 @@ def is_source_name(text: str) -> bool:
 
 
 def open_named(name: str, options: Mapping[str, Any]) -> RecordSequence:
-    """Open the source called `name`.
+    """Open the source called `name`, for which `is_source_name` is true. A data set is put into a `MapDataset`.
 
-    Parameters
-    ----------
-    name : str
-        A name for which `is_source_name` is true.
-
-    Returns
-    -------
-    The source that the function returned. A data set is put into a `MapDataset`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such function, it raises an error, or it returns something else.
+    Raises `ValueError` if there is no such function, it raises an error, or it returns something else.
     """
     registered = REGISTERED.fullmatch(name)
     if registered is None:
-        function, shown = find_function(name, "source"), name
-        if is_carried(name):
-            shown = name_of_function(function)
+        function = find_function(name, "source")
+        shown = name_of_function(function) if is_carried(name) else name
         return _as_source(_call(function, shown, (), options), shown)
     function = entry_points.load(entry_points.SOURCES, registered[1])
     if not callable(function):

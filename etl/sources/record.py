@@ -71,15 +71,7 @@ def check_source(source: Any) -> None:
 
 
 def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:
-    """Return the `RecordError` for `cause`.
-
-    Parameters
-    ----------
-    source : sequence of records
-        Names the record's file if it has a method `describe(index)`.
-    cause : exception
-        Error that the stage or the source raised.
-    """
+    """Return the `RecordError` for `cause`; it names the record's file if `source` has a method `describe(index)`."""
     describe = getattr(source, "describe", None)
     name = describe(record) if describe is not None else ""
     text = str(cause) or type(cause).__name__

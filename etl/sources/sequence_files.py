@@ -53,21 +53,9 @@ def find_sequences(walk: FolderWalk) -> dict[str, list[str]]:
 
 
 def label_steps(layout: CsvLayout, classes: Sequence[str] | None, regression: bool) -> Labels:
-    """Infer the meaning of the labels of steps from the first file.
+    """Infer the meaning of the labels of steps from the first file, which has `layout`; for the rest see `Sequences`.
 
-    Parameters
-    ----------
-    layout : CsvLayout
-        Layout of the first file.
-    classes : sequence of str or None
-        Names of the classes.
-    regression : bool
-        Labels are targets of the layout's dtype.
-
-    Raises
-    ------
-    ValueError
-        If a label is invalid, or is a name and `classes` is None.
+    Raises `ValueError` if a label is invalid, or is a name and `classes` is None.
     """
     if regression:
         return Targets(layout.dtype)
@@ -85,42 +73,12 @@ def label_steps(layout: CsvLayout, classes: Sequence[str] | None, regression: bo
 def label_sequences(
     root: Path, files: Sequence[str], classes: Sequence[str] | None, regression: bool, dtype: str
 ) -> tuple[list[Any], list[str] | None]:
-    """Read one label for each file from `labels.csv`.
+    """Read one label for each of `files`, in their order, from `labels.csv`; for the rest see `Sequences`.
 
-    Parameters
-    ----------
-    root : Path
-        The folder with `labels.csv`.
-    files : sequence of str
-        Paths below `root`, one for each sequence.
-    classes : sequence of str or None
-        Names of the classes; None infers them from the labels.
-    regression : bool
-        Labels are targets of `dtype`.
-    dtype : str
-        "float32" or "float64".
-
-    Returns
-    -------
-    labels : list
-        One for each file, in the order of `files`.
-    classes : list of str or None
-        Names of the classes, if they have names.
-
-    Raises
-    ------
-    ValueError
-        If a label is invalid, or a file has none or more than one.
+    Return also the names of the classes, if they have names. Raises `ValueError` if a label is invalid, or a file has
+    none or more than one.
     """
-    layout = read_layout(
-        root / LABELS_FILE,
-        "label",
-        header=True,
-        features=["name"],
-        delimiter=",",
-        dtype=dtype,
-        missing=None,
-    )
+    layout = read_layout(root / LABELS_FILE, "label", features=["name"], dtype=dtype)
     known = {key: name for name in files for key in (name[: -len(SUFFIX)], name)}
     texts: dict[str, bytes] = {}
     lines: dict[str, int] = {}

@@ -163,7 +163,8 @@ _Node: TypeAlias = _Leaf | _LeftOut | _Container
 def _find_node(value: Any, group: str, path: str) -> _Node:
     if isinstance(value, TEXT):
         return _LeftOut(path)
-    depth = _depth(value)
+    row = _numbers(value)
+    depth = 0 if row is None else len(row[1])
     if depth or _kind(value) is None:
         return _Leaf(group, path, depth)
     if type(value) in (list, tuple) and not value and path == group:  # an empty list of numbers; others may be longer
@@ -205,14 +206,8 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def _depth(value: Any) -> int:
-    """Return how deep lists of equal lengths are nested whose numbers all have one type; 0 for anything else."""
-    row = _numbers(value)
-    return 0 if row is None else len(row[1])
-
-
 def _numbers(value: Any) -> tuple[type, tuple[int, ...]] | None:
-    """Return the type of the numbers in nested lists, and the lists' lengths."""
+    """Return the one type of the numbers in nested lists of equal lengths, and the lengths; None for anything else."""
     if type(value) not in (list, tuple) or not value:
         return None
     kinds = set(map(type, value))

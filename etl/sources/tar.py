@@ -106,8 +106,7 @@ class Tar(FileIdentity):
             left_out.update(_counts(index.left_out, ""), "members that are neither image nor label")
             left_out.update(_counts(index.left_out, FURTHER_IMAGE), f"further images of a sample: {KEY_RULE}")
         has_labels = any(index.labels is not None and len(index.labels) for index in self._indices)
-        advice = "" if has_labels else NO_LABELS
-        left_out.warn(self.name, advice)
+        left_out.warn(self.name, "" if has_labels else NO_LABELS)
 
     def __len__(self) -> int:
         return self._ends[-1]

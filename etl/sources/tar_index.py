@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import tarfile
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from etl.images.pillow import suffixes
 from etl.sources.folder_walk import is_hidden, suffix_of
 from etl.sources.identity import settle, stamp
 from etl.sources.tar_labels import LabelMember
+from presave.files import replacing
 
 # Read if there is one, unless the user names another.
 DEFAULT_LABEL = LabelMember("cls")
@@ -310,11 +310,5 @@ def _save(index: TarIndex, cached: Path) -> None:
     # The cache only saves time, so failing to write it is not an error.
     with suppress(OSError):
         cached.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=cached.parent, suffix=".npz", delete=False) as file:
-            try:
-                np.savez(file, **arrays)
-                file.flush()
-                Path(file.name).replace(cached)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        with replacing(cached, durable=False) as file:
+            np.savez(file, **arrays)

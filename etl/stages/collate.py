@@ -65,39 +65,22 @@ def missing_field(name: str) -> FieldError:
 
 
 def write_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool = True) -> None:
-    """Write `value` into `out`, converted to the dtype of `out`; raises `FieldError` if it does not fit.
+    """Write `value` into `out`, converted to the dtype of `out`; raise `FieldError` if it does not fit.
 
-    Parameters
-    ----------
-    out : array of the same shape
-        Receives the value.
-    casts : bool
-        See `write_record`.
+    `casts` is that of `write_record`.
     """
     check_value(name, value, out, casts)
     out[...] = value
 
 
 def check_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool) -> None:
-    """Raise `FieldError` unless `write_value` can write `value` into `out`.
-
-    Parameters
-    ----------
-    name, value, out, casts
-        See `write_value`.
-    """
+    """Raise `FieldError` unless `write_value` can write `value` into `out`."""
     check_shape(name, value.shape, out)
     check_dtype(name, value.dtype, out.dtype, casts)
 
 
 def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
-    """Raise `FieldError` unless a value has the shape of its row.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the value.
-    """
+    """Raise `FieldError` unless `shape`, of a value, is that of its row `out`."""
     if shape != out.shape:
         raise FieldError(
             f"field {name!r} has shape {shape}, the records before it {out.shape}; resize them, or pad "
@@ -109,15 +92,6 @@ def check_dtype(name: str, stored: np.dtype, batch: np.dtype, casts: bool) -> No
     """Raise `FieldError` if an array of dtype `batch` cannot hold values of dtype `stored`.
 
     Floating fields are converted to the dtype that the caller asked for, if any. Others must not lose a digit.
-
-    Parameters
-    ----------
-    stored : numpy dtype
-        The dtype of the value.
-    batch : numpy dtype
-        The dtype of the array in the batch.
-    casts : bool
-        See `write_record`.
     """
     if not ((casts and is_floating(batch)) or np.can_cast(stored, batch, "safe")):
         raise FieldError(f"field {name!r} is {stored}, the records before it {batch}; use one dtype for all")

@@ -81,7 +81,7 @@ class UserStep:
             raise ValueError(f"--step returned a {type(self._user).__name__}; it must return a function of a batch")
         self._loss: Any = None
         self.step: Step = self._step
-        self.no_op: Step = _do_nothing
+        self.no_op: Step = do_nothing
         self.device = "cpu"
         self.transfers: Sequence[float] | None = ()
         torch = sys.modules.get("torch")
@@ -90,7 +90,7 @@ class UserStep:
             self.transfers = None  # the step copies its batch itself
             self.step, self.no_op = (
                 OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True), waits)
-                for each in (self._step, _do_nothing)
+                for each in (self._step, do_nothing)
             )
 
     def _step(self, batch: Any) -> None:
@@ -106,8 +106,8 @@ class UserStep:
             return None
 
 
-def _do_nothing(batch: Any) -> None:
-    pass
+def do_nothing(batch: Any) -> None:
+    """Do nothing: a step that takes no time."""
 
 
 def seed_everything(seed: int) -> None:

@@ -14,6 +14,7 @@ from etl.iterators import BatchIterator
 from etl.iterators.iterator import close_epoch
 from etl.iterators.user_loader import as_iterator, is_exhausted_by_iterating
 from etl.loading.batch import Batch, as_batch
+from etl.measuring.epochs import count_batches
 from etl.runtime import Audit, DeviceMemoryPolicy, GcPolicy, HeapPolicy, Policy, ThreadPolicy, batch_boundary
 from etl.runtime.boundaries import announced_by_loop
 from etl.training.backends import Backend, import_torch
@@ -235,6 +236,7 @@ def fit(
     on_device = DeviceMemoryPolicy(device_memory) if isinstance(device_memory, str) else device_memory
     # A checkpoint has what the other listeners have made of the same iteration.
     listeners = sorted(listeners, key=lambda listener: getattr(listener, "runs_last", False))
+    together = [type(each).__name__ for each in listeners if hasattr(each, "training_started")]
     ranks, chosen = join(backend)
     if on_device is not None:
         policies.insert(
@@ -242,10 +244,10 @@ def fit(
         )
     ranks.check_equal(
         "epochs, averaging_frequency, report_score_after_averaging and listeners that work together",
-        (epochs, averaging_frequency, report_score_after_averaging, _working_together(listeners)),
+        (epochs, averaging_frequency, report_score_after_averaging, together),
     )
     source = ranks.share(whole)
-    ranks.check_equal("number of batches", None if ranks.is_alone else _count_batches(source))
+    ranks.check_equal("number of batches", None if ranks.is_alone else count_batches(source))
     chosen.place(model, getattr(source, "dtype", None)).train()
     update = make_optimizer(model)
     synchronisation = synchronise(model, update, ranks, averaging_frequency)
@@ -285,21 +287,9 @@ def fit(
     )
 
 
-def _working_together(listeners: Sequence[Listener]) -> list[str]:
-    return [type(each).__name__ for each in listeners if hasattr(each, "training_started")]
-
-
-def _count_batches(batches: BatchIterator) -> int | None:
-    """Return the number of batches of an epoch; None if it is not known."""
-    try:
-        return len(batches)
-    except (TypeError, AttributeError, NotImplementedError):
-        return None
-
-
 def no_batches_reason(batches: BatchIterator) -> str:
     """Return why an epoch has no batches, and what to do."""
-    if _count_batches(batches) != 0:
+    if count_batches(batches) != 0:
         return _ITERABLE_AGAIN
     try:
         has = f"{batches.state_dict()['records']:,} records"
@@ -387,7 +377,7 @@ class _Loop:
         finally:
             close_epoch(batches, iterator)
         # The rest of a resumed epoch may have none, for more ranks or larger batches.
-        if len(self.scores) == before and (not is_resumed or _count_batches(iterator) == 0):
+        if len(self.scores) == before and (not is_resumed or count_batches(iterator) == 0):
             raise ValueError(
                 f"epoch {epoch} has no batches, so there is nothing to train on; {no_batches_reason(iterator)}"
             )

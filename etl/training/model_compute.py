@@ -26,7 +26,7 @@ from etl.measuring.values import JsonValues
 from etl.training.backends import Backend, choose_device
 from etl.training.backends import backend as find_backend
 from etl.training.backends.tensors import as_array, as_tensor, first_array, map_batch
-from etl.training.compute import INFERENCE, TRAINING, default_model
+from etl.training.compute import INFERENCE, TRAINING, default_model, do_nothing
 from etl.training.step import IGNORED, ForwardPass, Loss, TrainingStep, default_loss
 from etl.training.synchronisation import GradientAveraging
 
@@ -142,11 +142,11 @@ class ModelCompute(ABC):
         self.weights = _digest(model)
         self.device = str(backend.device)
         self.step: Step = lambda batch: self._run(backend.put(batch))
-        self.no_op: Step = _do_nothing
+        self.no_op: Step = do_nothing
         self._on_device: OneInFlight | None = None
         if backend.device.type != "cpu":
             self.step = self._on_device = OneInFlight(self._run, _make_event, waits, backend.put)
-            self.no_op = OneInFlight(_do_nothing, _make_event, waits)
+            self.no_op = OneInFlight(do_nothing, _make_event, waits)
 
     @property
     def transfers(self) -> Sequence[float]:
@@ -253,10 +253,6 @@ def _make_event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
 
 
-def _do_nothing(batch: Batch) -> None:
-    pass
-
-
 def make_model_compute(work: ModelWork, batch: Any) -> ModelCompute:
     """Return the compute with the model of `work`, for batches like `batch`.
 
@@ -275,8 +271,7 @@ def make_model_compute(work: ModelWork, batch: Any) -> ModelCompute:
     if settings.compute == INFERENCE:
         return Inference(model, backend, settings.dtype, settings.waits_for_steps)
     labels = first_array(arrays.labels)
-    if work.rank.is_together:
-        join_group(work.rank)
+    join_group(work.rank)
     together, values = work.rank.is_together, classes_of(work, labels).values
     training = Training(model, backend, settings.dtype, labels, settings.waits_for_steps, together, values)
     last = len(work.records) % work.step_records
@@ -426,14 +421,9 @@ def _find_classes(work: ModelWork) -> Classes:
 
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:
-    kinds = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
     parameters = inspect.signature(function).parameters.values()
-    positional = [each for each in parameters if each.kind in kinds]
-    return len(positional) >= 2 or any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in positional)
+    positional = [each for each in parameters if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD)]
+    return len(positional) >= 2 or any(each.kind is each.VAR_POSITIONAL for each in positional)
 
 
 def _digest(model: torch.nn.Module) -> str:

@@ -40,15 +40,7 @@ TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Job:
-    """The work of the ranks.
-
-    Attributes
-    ----------
-    make_model, make_iterator, prefetch_size, timeout, seed
-        As for `fit_parallel`.
-    options : dict
-        Arguments of `fit`.
-    """
+    """The work of the ranks: arguments of `fit_parallel`, and `options` of `fit`."""
 
     make_model: Callable[[], torch.nn.Module]
     make_iterator: Callable[[], BatchIterator | Iterable[Any]]

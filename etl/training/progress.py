@@ -51,15 +51,7 @@ class Doing:
 
 
 class Progress:
-    """One rank's slot, to be written.
-
-    Parameters
-    ----------
-    memory : mmap or bytearray
-        Slots of all ranks.
-    rank : int
-        The rank.
-    """
+    """One rank's slot, to be written, in the memory of those of all ranks."""
 
     def __init__(self, memory: mmap.mmap | bytearray, rank: int = 0) -> None:
         self._memory = memory

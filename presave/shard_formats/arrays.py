@@ -81,17 +81,9 @@ class LoadedShard:
 
 
 def validate_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Sequence[Column]) -> dict[str, np.ndarray]:
-    """Check the arrays of a file against the manifest.
+    """Return the arrays of a file, C-contiguous, one for each column of the manifest.
 
-    Returns
-    -------
-    dict of str to array
-        One C-contiguous array for each column.
-
-    Raises
-    ------
-    StoreError
-        If a column is missing, or has another dtype or shape.
+    Raises `StoreError` if one is missing, or has another dtype or shape.
     """
     file_nbytes = path.stat().st_size
     checked = {}

@@ -50,17 +50,9 @@ def filter_ids(data: h5py.Dataset) -> list[int]:
 
 
 def read_chunk(data: h5py.Dataset, number: int, buffer: np.ndarray) -> None:
-    """Unpack one chunk.
+    """Unpack one chunk into `buffer`, which has a chunk's shape and the data set's dtype.
 
-    Parameters
-    ----------
-    buffer : array of a chunk's shape and the data set's dtype
-        Gets the rows.
-
-    Raises
-    ------
-    OSError, ValueError
-        If the chunk is damaged or does not unpack to the size of `buffer`.
+    Raises `OSError` or `ValueError` if the chunk is damaged or does not unpack to the size of `buffer`.
     """
     offset = (number * data.chunks[0], *(0 for _ in data.shape[1:]))
     with phil:  # h5py takes its lock for everything but this, and HDF5 fails if another thread opens or closes a file

@@ -32,6 +32,7 @@ from benchmarks.journal import (
     results_in,
 )
 from benchmarks.measuring.clock import EpochMetrics, Split
+from tests.programs import output_of
 
 REQUIREMENTS = Path(bench.__file__).parents[1] / ".ci" / "asv.txt"
 PROFILE = Profile("test", samples=32, image_size=32, rounds=3, seconds_per_figure=0.0, grid=False)
@@ -180,9 +181,8 @@ def test_what_runs_outside_of_asv_s_environments_needs_the_packages_of_its_list_
         *(f"benchmarks.publish.{name}" for name in ("history_table", "front_page", "offline_pages")),
     ]
     code = f"import importlib, sys; [importlib.import_module(name) for name in {modules}]; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     owners = importlib.metadata.packages_distributions()
-    used = {canonicalize_name(owner) for name in loaded.split() for owner in owners.get(name, [])}
+    used = {canonicalize_name(owner) for name in output_of("-c", code).split() for owner in owners.get(name, [])}
     listed = {name_of(line) for line in REQUIREMENTS.read_text().splitlines() if not line.startswith("#")}
     needed = {name_of(requirement) for requirement in importlib.metadata.requires("fair-etl") or ()}
     assert used & {*needed, "torch"} <= listed | {"markupsafe"}  # which is part of jinja2

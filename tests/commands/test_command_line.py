@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
-import subprocess
-import sys
 import tempfile
 import webbrowser
 from pathlib import Path
@@ -18,6 +16,8 @@ import presave
 from etl.commands import COMMANDS, main
 from etl.commands.output import save_page
 from etl.sources import Record
+from tests.presave.records import flip
+from tests.programs import output_of
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_help_says_of_a_command_what_its_module_says(name: str) -> None:
 
 def test_the_help_imports_no_command() -> None:
     code = "import sys; from etl.commands import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    shown = output_of("-c", code).split()
     assert "etl.commands" in shown
     assert not {"etl.comparison", "etl.sources", "etl.iterators", *(f"etl.commands.{name}" for name in COMMANDS)} & set(
         shown
@@ -168,9 +168,7 @@ def test_verify_exits_with_1_and_names_the_file_after_a_flipped_bit(
     assert main(["verify", str(store)]) == 0
     assert "whole, every byte as written" in capsys.readouterr().out
     file = store / "features-00000.npy"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    flip(file)
     assert main(["verify", str(store), "--json", str(tmp_path / "faults.json")]) == 1
     assert f"{file}: its bytes have changed" in capsys.readouterr().out
     (fault,) = json.loads((tmp_path / "faults.json").read_text())["faults"]

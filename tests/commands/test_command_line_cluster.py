@@ -12,6 +12,7 @@ import pytest
 
 import presave
 from etl.commands import main
+from tests.refusals import refusal
 
 distributed = pytest.importorskip("distributed", reason="the cluster extra is not installed")
 # joblib's own backend for Dask still has the method that joblib calls deprecated.
@@ -31,14 +32,6 @@ def address() -> Iterator[str]:
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", host="127.0.0.1"
     ) as cluster:
         yield cluster.scheduler_address
-
-
-def _error(capsys: pytest.CaptureFixture[str]) -> str:
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    (line,) = shown.err.splitlines()
-    assert line.startswith("etl: ")
-    return line
 
 
 def test_relative_paths_reach_the_workers_and_the_store_is_that_of_threads(
@@ -89,8 +82,7 @@ def test_a_bad_photograph_is_named_as_without_a_cluster(
             (tmp_path / "photos" / name / f"{number}.jpg").write_bytes(file.read_bytes())
     (tmp_path / "photos" / "b" / "4.jpg").write_text("not an image")
     call = ["presave", str(tmp_path / "photos"), str(tmp_path / "s"), "--size", "8", "--scheduler", address]
-    assert main(call) == 2
-    line = _error(capsys)
+    line = refusal(capsys, *call)
     assert "record 13 of" in line
     assert "(b/4.jpg): failed at stage 'decode'" in line
     assert not (tmp_path / "s").exists()
@@ -115,8 +107,7 @@ def test_a_cluster_that_cannot_be_used_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["presave", str(photographs), "s", *options]) == 2
-    assert said in _error(capsys)
+    assert said in refusal(capsys, "presave", str(photographs), "s", *options)
     assert not list(tmp_path.iterdir())
 
 
@@ -126,15 +117,14 @@ def test_a_scheduler_without_workers_is_one_line(
     options = {"processes": True, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
     with distributed.LocalCluster(n_workers=0, **options) as cluster:
         call = ["presave", str(photographs), str(tmp_path / "s"), "--scheduler", cluster.scheduler_address]
-        assert main(call) == 2
-    assert "has no workers; start some with `dask worker tcp://127.0.0.1:" in _error(capsys)
+        line = refusal(capsys, *call)
+    assert "has no workers; start some with `dask worker tcp://127.0.0.1:" in line
 
 
 def test_without_dask_one_line_says_what_to_install(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    assert main(["presave", str(photographs), str(tmp_path / "s"), "--scheduler", "tcp://127.0.0.1:1"]) == 2
-    line = _error(capsys)
+    line = refusal(capsys, "presave", str(photographs), str(tmp_path / "s"), "--scheduler", "tcp://127.0.0.1:1")
     assert "--scheduler needs Dask" in line
     assert "pip install 'fair-etl[cluster]'" in line

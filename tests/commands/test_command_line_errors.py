@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,9 +15,10 @@ import pytest
 import presave
 from etl.commands import main
 from etl.commands.output import show_error
+from tests.programs import run_python
+from tests.refusals import refusal
 from tests.user_modules import user_module
 
-LIMIT_SECONDS = 120
 ROOT = Path(__file__).parents[2]
 BadInput = Callable[[Path, Path, Path], tuple[list[str], list[str]]]
 
@@ -137,13 +137,8 @@ def test_bad_input_is_one_line_that_names_it_and_leaves_nothing_at_the_target(
         call, said = make.split(), [BAD_CALLS[make]]
     else:
         call, said = make(tmp_path, photographs, digits)
-    capsys.readouterr()
     before = sorted(tmp_path.rglob("*"))
-    assert main(call) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    (line,) = shown.err.splitlines()
-    assert line.startswith("etl: ")
+    line = refusal(capsys, *call)
     assert all(words in line for words in said), line
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -160,8 +155,7 @@ def test_an_existing_target_is_refused_and_kept(
         "convert": ["convert", str(_store(tmp_path / "s")), str(target), "--format", "npy"],
         "dataset": ["dataset", str(target), "--samples", "10"],
     }[command]
-    assert main(call) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refusal(capsys, *call)
     assert line.startswith(f"etl: {target} ")
     assert "choose another" in line
     assert [file.name for file in target.iterdir()] == ["mine.txt"]
@@ -215,14 +209,7 @@ def test_debug_shows_the_traceback_before_and_after_the_command(
 
 
 def test_a_process_that_fails_prints_no_traceback(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "etl", "verify", "nowhere"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_SECONDS,
-    )
+    done = run_python("-m", "etl", "verify", "nowhere", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "etl: nowhere does not exist; write it with presave.write or `etl presave`\n"
 
@@ -231,15 +218,7 @@ def run_without_torch(call: list[str], photographs: Path, folder: Path) -> subpr
     """Run a command; a module of that name on the path hides torch from all of its processes."""
     (folder / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
     (folder / "photographs").symlink_to(photographs)
-    return subprocess.run(
-        [sys.executable, "-m", "etl", *call],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_SECONDS,
-    )
+    return run_python("-m", "etl", *call, cwd=folder, PYTHONPATH=f"{folder}:{ROOT}")
 
 
 WITHOUT_TORCH = "etl: training needs torch: pip install 'fair-etl[torch]'\n"
@@ -283,9 +262,6 @@ def test_labels_that_no_model_can_be_trained_on_are_refused_in_one_line_before_a
     """
     with user_module(tmp_path, "two_labels", code):
         arguments = command.replace("SOURCE", "two_labels:records").split()
-        assert main([*arguments, "--batch-size", "8", "--backend", "cpu"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("etl: labels of dtype int16 have shape (8, 2), ")
-    assert captured.err.count("\n") == 1
-    assert "(--step)" in captured.err
+        line = refusal(capsys, *arguments, "--batch-size", "8", "--backend", "cpu")
+    assert line.startswith("etl: labels of dtype int16 have shape (8, 2), ")
+    assert "(--step)" in line

@@ -12,6 +12,7 @@ import etl
 import presave
 from etl.commands import main
 from etl.configuration import Configuration
+from tests.refusals import refusal
 from tests.user_modules import user_module
 
 SIZE = 32
@@ -52,17 +53,6 @@ def folder(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def write(strategy: str, **more: Any) -> None:
     Configuration("photos", strategy, size=SIZE, batch_size=4, **more).write("photos.toml")
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *call: str) -> str:
-    """The line with which a call is refused."""
-    capsys.readouterr()
-    assert main(call) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    (line,) = shown.err.splitlines()
-    assert line.startswith("etl: ")
-    return line
 
 
 @pytest.mark.parametrize(

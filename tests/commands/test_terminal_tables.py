@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +16,7 @@ import presave
 from etl.commands.output import PlainConsole
 from etl.tables import Bar, print_table
 from tests import comparison_reports
+from tests.programs import output_of
 from tests.terminal import ROOT, Shown, run_in_terminal
 from tests.tuning_results import TUNINGS
 
@@ -62,9 +60,7 @@ def in_terminals() -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def in_a_pipe() -> dict[str, list[str]]:
     """Return the lines of each table in a pipe, by name."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True, env=environment)
-    return {name.removeprefix("a pipe "): lines for name, lines in sections(done.stdout).items()}
+    return {name.removeprefix("a pipe "): lines for name, lines in sections(output_of(SCRIPT)).items()}
 
 
 def cells(line: str) -> list[str]:
@@ -325,8 +321,7 @@ def test_long_notes_wrap_so_that_names_and_numbers_stay_on_their_line() -> None:
 
 def test_benchmarks_print_tables_beside_a_commit_that_has_no_such_file() -> None:
     code = "import sys; sys.modules['etl'] = None; import benchmarks.console; print(benchmarks.console.tables.__file__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == str(ROOT / "etl/tables.py")
+    assert output_of("-c", code, cwd=ROOT).strip() == str(ROOT / "etl/tables.py")
 
 
 def test_a_table_without_rows_has_its_headings() -> None:

@@ -7,8 +7,6 @@ import inspect
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import etl
 from etl.commands import compare as compare_command
 from etl.comparison import compare
 from etl.comparison.request.settings import Settings
+from tests.programs import output_of
 
 LIMIT_SECONDS = 300
 
@@ -85,10 +84,7 @@ assert report._repr_html_().startswith("<iframe")
 @pytest.mark.slow
 def test_functions_of_a_script_are_compared_on_its_own_data_with_its_own_step(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
-    )
-    assert done.returncode == 0, done.stderr
+    printed = output_of("script.py", cwd=tmp_path, timeout=LIMIT_SECONDS)
     report = json.loads((tmp_path / "report.json").read_text())
     found = {each["name"]: each for each in report["strategies"]}
     assert list(found) == ["raw", "presaved", "torch", "generator"]
@@ -98,8 +94,8 @@ def test_functions_of_a_script_are_compared_on_its_own_data_with_its_own_step(tm
     assert all(found[name]["sameness"]["is_shuffled"] for name in ("torch", "generator"))
     assert all(len(each["rounds"]) == 1 for each in found.values())
     assert next(each for each in report["checks"] if each["rule"] == "compute")["held"], report["checks"]
-    assert "same records" in done.stdout
-    assert "<Report of Measurements: 96 records" in done.stdout
+    assert "same records" in printed
+    assert "<Report of Measurements: 96 records" in printed
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
@@ -122,15 +118,7 @@ def test_the_settings_of_the_guide_can_be_declared_and_chosen(photographs: Path,
         "        task = Task(16, 'float32', 7, 0, 40, 2, 2, '', settings=chosen, open_path=lambda: sys.argv[1])\n"
         "        print(sum(len(labels) for _, labels in open_loader(function, task)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, photographs],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_SECONDS,
-    )
-    assert done.stdout.split() == ["40"] * 4, done.stderr
+    assert output_of("-c", program, photographs, cwd=tmp_path).split() == ["40"] * 4
 
 
 @pytest.mark.alone
@@ -143,11 +131,7 @@ def test_the_examples_of_the_guide_run(photographs: Path, tmp_path: Path) -> Non
     few = ["--records", "64", "--rounds", "1", "--json", "report.json"]
     programs = [["-m", "etl", *command.split(), *few] for command in COMMANDS]
     for program in [*programs, ["my_comparison.py"]]:
-        done = subprocess.run(
-            [sys.executable, *program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
-        )
-        assert done.returncode == 0, done.stderr
-        assert "disqualified" not in done.stdout
+        assert "disqualified" not in output_of(*program, cwd=tmp_path, timeout=LIMIT_SECONDS)
 
 
 @pytest.mark.parametrize(

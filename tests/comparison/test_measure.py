@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 from etl.comparison.worker.untimed import check_epoch
 from etl.measuring.epochs import MeasuredLoader
 from etl.training.compute import Simulated
+from tests.programs import output_of
 
 BATCHES = 6
 
@@ -36,7 +35,7 @@ worker.wait(10)
 
 
 def test_the_loader_is_not_told_of_the_end_of_processes_that_it_left_behind() -> None:
-    subprocess.run([sys.executable, "-c", LEFT_BEHIND], check=True, timeout=60)
+    output_of("-c", LEFT_BEHIND)
 
 
 class Keeps:

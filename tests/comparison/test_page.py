@@ -1,4 +1,4 @@
-"""The page of a comparison: complete, self-contained, readable on any screen, and true to the report's metrics."""
+"""Pages of comparisons and tuning: complete, self-contained, readable on any screen, and true to their metrics."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from etl.comparison.show.charts import RatioAxis, epoch_bars, linear_marks, rati
 from etl.comparison.show.page import render_page
 from etl.comparison.show.report import Report
 from etl.comparison.tuning.tuning_page import render_tuning_page
+from etl.comparison.tuning.tuning_results import Tuning
 from etl.measuring.statistics import Interval
 from etl.units import digits, nbytes, percent, ratio, seconds
-from tests import comparison_reports
+from tests import comparison_reports, tuning_results
 from tests.browser import find_chromium, render, serve
 from tests.comparison_reports import HOSTILE, REPORTS
 from tests.pages import assert_fit_on_a_phone, assert_self_contained, words_of
@@ -41,8 +42,23 @@ def test_every_report_gives_a_page_whose_tags_are_closed_and_whose_charts_have_n
     assert "nan" not in words_of(html).split()
 
 
-def test_texts_from_outside_are_shown_as_text() -> None:
-    html = render_page(comparison_reports.hostile())
+@pytest.mark.parametrize("make", TUNINGS.values(), ids=list(TUNINGS))
+def test_every_result_of_tuning_gives_a_complete_page_that_needs_no_network(make: Callable[[], Tuning]) -> None:
+    tuning = make()
+    html = render_tuning_page(tuning)
+    assert_self_contained(html)
+    words = words_of(html)
+    assert not {"None", "nan", "True", "False"} & set(words.split())
+    shown = [each.advice() for each in tuning.strategies] + [tuning.conclusion()]
+    assert all(" ".join(each.replace("\udcff", "\\udcff").split()) in words for each in shown)
+
+
+@pytest.mark.parametrize(
+    "html",
+    [render_page(comparison_reports.hostile()), render_tuning_page(tuning_results.hostile())],
+    ids=["compare", "tune"],
+)
+def test_texts_from_outside_are_shown_as_text(html: str) -> None:
     assert "<script" not in html
     shown = HOSTILE.replace("\udcff", "\\udcff")
     assert f"<h1>{shown}</h1>" in unescape(html)
@@ -80,6 +96,7 @@ def test_a_disqualified_strategy_alone_is_striped() -> None:
 def test_a_report_without_anything_unusual_has_no_banner_and_no_columns_for_it() -> None:
     report = comparison_reports.photographs()
     assert 'class="banner"' not in render_page(report)
+    assert 'class="banner"' not in render_tuning_page(tuning_results.photographs())
     for shown in (str(report), words_of(render_page(report))):
         assert not [each for each in ("host wait", "close", "device memory", "device MB", "Ranks") if each in shown]
 

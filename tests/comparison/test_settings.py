@@ -191,16 +191,6 @@ def test_a_stage_that_the_pipeline_has_not_is_refused(tmp_path: Path) -> None:
         make_workload(tmp_path, until="decode")
 
 
-def test_all_candidates_share_the_same_cpus(tmp_path: Path) -> None:
-    workload = make_workload(tmp_path, cpus=4)
-    assert workload.threads(Candidate("raw")) == CpuSplit(4, 0)
-    assert workload.threads(Candidate("async-raw")) == CpuSplit(2, 2)
-    workload.is_on_device = True
-    assert workload.threads(Candidate("async-raw")) == CpuSplit(1, 3)
-    assert make_workload(tmp_path, cpus=4, compute="simulated:5ms").threads(Candidate("async-raw")) == CpuSplit(1, 4)
-    assert make_workload(tmp_path, cpus=4, prefetch_size=0).threads(Candidate("async-raw")) == CpuSplit(4, 0)
-
-
 def test_plain_computes_with_as_many_threads_as_were_seen_to_be_fastest(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, cpus=4)
     workload.plain_compute_threads = 2

@@ -44,7 +44,7 @@ def test_splits_are_half_and_half_all_but_one_for_either_and_all_for_both(
     tmp_path: Path, cpus: int, splits: list[CpuSplit]
 ) -> None:
     workload = make_workload(tmp_path, cpus=cpus)
-    for candidate in (AHEAD, PROCESSES, Candidate("async-presaved", "npy", "read")):
+    for candidate in (AHEAD, PROCESSES, STORED):
         assert workload.splits(candidate) == splits
     assert workload.splits(PLAIN) == [CpuSplit(cpus, 0)]
 
@@ -55,18 +55,17 @@ def test_beside_a_device_all_but_one_load_unless_trials_say_otherwise_and_a_wait
     assert on_device.splits(AHEAD)[0] == CpuSplit(1, 3)
     waits = make_workload(tmp_path, cpus=4, compute="simulated:5ms")
     assert waits.splits(AHEAD) == [CpuSplit(1, 4), CpuSplit(1, 2), CpuSplit(1, 1), CpuSplit(1, 3)]
-    assert len(make_workload(tmp_path, cpus=4, prefetch_size=0).splits(AHEAD)) == 1
+    assert make_workload(tmp_path, cpus=4, prefetch_size=0).splits(AHEAD) == [CpuSplit(4, 0)]
 
 
 def test_each_strategy_has_the_split_that_was_chosen_for_it_and_its_other_cuts_too(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
-    saved = Candidate("async-presaved", "npy", "read")
     workload.chosen = {AHEAD: SHARED}
     assert workload.threads(AHEAD) == SHARED
     assert workload.threads(PROCESSES) == HALVES
-    assert workload.threads(saved) == HALVES
-    workload.chosen = {saved: SHARED}
-    assert workload.threads(replace(saved, stage="decode")) == SHARED
+    assert workload.threads(STORED) == HALVES
+    workload.chosen = {STORED: SHARED}
+    assert workload.threads(replace(STORED, stage="decode")) == SHARED
     assert workload.threads(AHEAD) == HALVES
 
 

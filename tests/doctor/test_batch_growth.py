@@ -64,7 +64,7 @@ def take(monkeypatch: pytest.MonkeyPatch) -> SetSeconds:
             step(batch)
             return seconds(batch.records)
 
-        def in_turns(_: Any, batches: Sequence[Any], __: float) -> list[float]:
+        def in_turns(_: Any, batches: Sequence[Any]) -> list[float]:
             return [seconds(batch.records) for batch in batches]
 
         monkeypatch.setattr(batch_size, "_seconds_of", of_step)

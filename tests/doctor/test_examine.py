@@ -50,8 +50,10 @@ from tests.doctor_cases import (
     finding,
     look,
     mlp,
+    predicting,
     quiet_machine,
 )
+from tests.programs import output_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 WORSE = (Severity.WARNING, Severity.SERIOUS)
@@ -236,35 +238,22 @@ def test_a_module_that_four_threads_call() -> None:
 
 def test_a_model_that_is_served_by_its_copies_meanwhile() -> None:
     model = mlp()
-    done = threading.Event()
-    with ParallelInference(model, workers=2, backend="cpu") as server:
-
-        def ask() -> None:
-            while not done.is_set():
-                server.output(np.zeros((1, FEATURES), np.float32))
-
-        clients = [threading.Thread(target=ask) for _ in range(2)]
-        for each in clients:
-            each.start()
-        try:
-            found = look(SharedModel(), model, Batches())
-        finally:
-            done.set()
-            for each in clients:
-                each.join()
+    with ParallelInference(model, workers=2, backend="cpu") as server, predicting(server.output, clients=2):
+        found = look(SharedModel(), model, Batches())
     assert found.found == "one thread calls the model"
 
 
 def test_weights_of_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
 
-    def halved(setups: Sequence[Setup], batches: Sequence[Batch], seconds: float) -> list[float]:
-        time_compute(setups, batches, 0.0)
+    def halved(setups: Sequence[Setup], batches: Sequence[Batch]) -> list[float]:
+        time_compute(setups, batches)
         models = [setup.of_model.model for setup in setups if setup.of_model is not None]
         seen.append([str(next(model.parameters()).dtype) for model in models])
         return [2.0, 1.0]
 
     # The real speed-up of float32 depends on the machine and its load.
+    monkeypatch.setattr("etl.doctor.steps.TRIAL_SECONDS", 0.0)
     monkeypatch.setattr(data_type, "time_compute", halved)
     found = look(DataType(), convolutional(torch.float64), Batches(dtype="float64"))
     assert found.found == "parameters are float64"
@@ -385,11 +374,8 @@ def test_kernels_below_what_the_cpu_has() -> None:
         "found = CpuExtensions().look(Case(look_at_machine(0.0)))\n"
         "print(found.severity.value, found.found, found.remedy, sep='|')"
     )
-    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert (
-        ran.stdout.strip() == f"serious|torch computes with DEFAULT, and this CPU has {best}|unset ATEN_CPU_CAPABILITY"
-    )
+    found = f"serious|torch computes with DEFAULT, and this CPU has {best}|unset ATEN_CPU_CAPABILITY\n"
+    assert output_of("-c", code, ATEN_CPU_CAPABILITY="default") == found
     assert CpuExtensions().look(Case(quiet_machine())).severity is Severity.FINE
 
 
@@ -432,7 +418,7 @@ def test_more_threads_than_cpus() -> None:
 
 
 def test_the_fastest_number_of_threads_is_recommended_and_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slower_with_more(setups: Sequence[Setup], batches: Sequence[Any], seconds: float) -> list[float]:
+    def slower_with_more(setups: Sequence[Setup], batches: Sequence[Any]) -> list[float]:
         assert len(batches) == len(setups)
         taken = []
         for setup in setups:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from etl.doctor.observation import observe_training
 from etl.doctor.setup import make_setup
 from etl.training.backends import backend
 from tests.doctor_cases import Batches, mlp, quiet_machine
+from tests.programs import output_of
 
 SOURCE = Path(__file__).with_name("nvml.c")
 CODE = """
@@ -40,10 +39,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Show a process a driver with two GPUs: as all processes see it, and without two that are its own."""
     folder = tmp_path_factory.mktemp("driver")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", SOURCE], check=True, timeout=60)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
-    command = [sys.executable, "-c", CODE]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    found: list[dict[str, Any]] = json.loads(output_of("-c", CODE, LD_LIBRARY_PATH=str(folder)))
     return found
 
 

@@ -14,6 +14,7 @@ import etl
 import presave
 from etl.sources import Record, RecordError
 from tests.few_descriptors import few_descriptors
+from tests.readers import open_files_below
 
 PIPELINE = etl.image_pipeline(8)
 
@@ -27,16 +28,6 @@ def write(path: Path, photographs: Path, pipeline: etl.Pipeline, format: str = "
 def store(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Store]:
     with write(tmp_path_factory.mktemp("data") / "store", photographs, PIPELINE.until("resize")) as opened:
         yield opened
-
-
-def open_files_below(root: Path) -> list[Path]:
-    # The descriptor of the listing itself is gone by the time it is looked at.
-    targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    # A mapped file has no descriptor.
-    targets += [
-        Path(line.split(maxsplit=5)[5]) for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line
-    ]
-    return [target for target in targets if target.is_relative_to(root)]
 
 
 def test_a_store_of_another_pipeline_is_refused_and_both_are_named(store: presave.Store) -> None:

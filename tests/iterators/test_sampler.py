@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -185,8 +186,9 @@ def test_dropping_gives_each_rank_an_even_share_of_the_last_step_and_leaves_out_
     assert sorted(seen) == sorted(unmarked(ranks)) == sorted(order.order(0)[: len(seen)])
 
 
-def test_an_epochs_order_takes_eight_bytes_a_record() -> None:
-    order = make_order(500_000, 1000)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epochs_order_takes_eight_bytes_a_record(shuffle: bool) -> None:
+    order = Sampler(500_000, 1000, shuffle, seed=0, drop_last=False)
     tracemalloc.start()
     try:
         for numbers, *_ in order.batches(0, 0):

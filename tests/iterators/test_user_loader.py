@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +16,7 @@ from torch.utils.data import DataLoader
 import etl
 from tests.leftovers import prefetch_threads, wait_for_prefetch_threads
 from tests.loaders import BATCH, LOADERS, Epochs, Generated, Numbers, dataloader, pairs
+from tests.programs import run_python
 
 LIMIT_SECONDS = 20
 pytestmark = pytest.mark.usefixtures("no_prefetch_thread_is_left")
@@ -236,5 +235,5 @@ def test_the_interpreter_exits_in_mid_epoch() -> None:
         "batches = iter(etl.AsyncIterator(dataloader(workers=2), 1))\n"
         "next(batches)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = run_python("-c", script)
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-LIMIT_SECONDS = 120
+from tests.programs import run_python
+
 BEGIN = "from etl.kernels import find_normalise_rows as find; find()\n"
 # The child must find the module whole, and must be able to begin loading itself if the parent has not.
 FORK = """
@@ -50,12 +49,7 @@ print(statuses)
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-    )
+    return run_python("-W", "ignore::DeprecationWarning", "-c", program)
 
 
 @pytest.mark.parametrize("begin", ["", BEGIN])
@@ -102,8 +96,7 @@ FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
 def load_with(cache: Path, before: str = "") -> str:
     """Load all kernels with this cache of numba, and return the warnings."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-    done = subprocess.run([sys.executable, "-c", before + LOAD], capture_output=True, text=True, env=environment)
+    done = run_python("-c", before + LOAD, NUMBA_CACHE_DIR=str(cache))
     assert done.stdout == "etl.kernels.normalise_numba\n", done.stderr
     return done.stderr
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,8 @@ from etl.loading import store_loader
 from etl.sources import Record
 from etl.stages import ChannelsFirst, Normalise
 from etl.stages import normalise as normalise_stage
+from tests.every_strategy import bits
+from tests.programs import run_python
 
 PIPELINE = etl.image_pipeline((9, 7))
 # 40 photographs in shards of 9, so that a shuffled batch spreads over several.
@@ -265,15 +265,12 @@ def test_labels_and_masks_beside_normalised_features_are_those_of_raw_loading(tm
     pipeline = etl.Pipeline([ChannelsFirst(), Normalise()])
     options = {"batch_size": 5, "shuffle": True, "seed": 4}
     with presave.write(tmp_path / "store", records) as store:
-        presaved = list(etl.PresavedIterator(store, pipeline, **options))
-    for found, expected in zip(presaved, etl.RawIterator(records, pipeline, **options), strict=True):
-        for one, other in zip(found.arrays(), expected.arrays(), strict=True):
-            assert one.dtype == other.dtype
-            np.testing.assert_array_equal(one, other)
+        presaved = bits(etl.PresavedIterator(store, pipeline, **options))
+    assert presaved == bits(etl.RawIterator(records, pipeline, **options))
 
 
 def test_without_numba_epochs_are_the_same_bytes_and_asking_for_it_says_how_to_install_it(store: presave.Store) -> None:
     find_normalise_rows("numba")  # otherwise the first batches are numpy's
-    ended = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA, store.path], capture_output=True, text=True)
+    ended = run_python("-c", WITHOUT_NUMBA, store.path)
     assert ended.stdout.split() == [digest_of_epoch(store), "False"]
     assert ended.stderr.splitlines()[-1] == "ImportError: kernel 'numba' needs numba: pip install 'fair-etl[fast]'"

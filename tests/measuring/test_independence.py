@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import benchmarks
 import benchmarks.measuring
 import etl.measuring
+from tests.programs import output_of
 
 NEEDED = ("numpy", "psutil", "xxhash")
 FOLDER = Path(etl.measuring.__file__).parent
@@ -40,10 +39,7 @@ def test_all_modules_import_if_only_three_packages_are_installed(tmp_path: Path)
             if found.exists():
                 (tmp_path / found.name).symlink_to(found)
     # Isolated, and without site-packages.
-    command = [sys.executable, "-I", "-S", "-c", IMPORT_ALL, str(tmp_path), str(FOLDER)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    imported, packages = json.loads(done.stdout)
+    imported, packages = json.loads(output_of("-I", "-S", "-c", IMPORT_ALL, tmp_path, FOLDER))
     assert len(imported) == len(list(FOLDER.glob("[!_]*.py")))
     assert set(packages) <= {"clock", "__main__", *NEEDED}
 

@@ -17,6 +17,7 @@ import pytest
 
 from etl.measuring import process_tree
 from etl.measuring.process_tree import PeakMemory, children_nbytes, mapped_nbytes, read_nbytes
+from tests.programs import output_of
 
 MEGABYTE = 1 << 20
 # Megabytes of what is mapped or shared: several times what a child takes itself.
@@ -157,8 +158,7 @@ def test_a_file_in_shared_memory_is_shared_memory() -> None:
 def test_memory_that_a_forked_child_has_from_this_process_does_not_count_for_each() -> None:
     # In a process of its own: children of earlier tests would have a share of its memory, too.
     script = "import tests.measuring.test_process_tree as tests; tests.print_memory_around_forks()"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    before, during, before_shared, during_shared = map(int, ended.stdout.split())
+    before, during, before_shared, during_shared = map(int, output_of("-c", script).split())
     # Private memory counts fully for this process, and half of it for the child, which may copy it.
     assert during - before == pytest.approx(before / 2, abs=20 * MEGABYTE)
     private = before_shared - SIZE * MEGABYTE

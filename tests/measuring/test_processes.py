@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from etl.measuring.processes import MeasurementError, Server
+from tests.programs import output_of
 
 ROOT = Path(__file__).parents[2]
 START = """
@@ -207,8 +208,7 @@ except MeasurementError as error:
 
 
 def test_servers_work_for_a_program_that_ignores_its_children() -> None:
-    done = subprocess.run([sys.executable, "-c", IGNORING, str(ROOT)], capture_output=True, text=True, timeout=60)
-    states, session, server = done.stdout.splitlines()
+    states, session, server = output_of("-c", IGNORING, ROOT).splitlines()
     assert states == "2 2"
     assert "was killed by signal 9" in session
     assert "has ended (why is unknown, because this program ignores SIGCHLD)" in server

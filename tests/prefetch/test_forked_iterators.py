@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import output_of
 from tests.worker_processes import assert_ended, is_running
 
 LIMIT_SECONDS = 180
@@ -183,14 +184,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processe
     ids=["thread", "forkserver", "spawn", "before the server is there"],
 )
 def test_a_fork_neither_hangs_nor_touches_its_parents_resources(script: str, workers: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COMMON + script, workers],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        cwd=Path(__file__).parent,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-c", COMMON + script, workers, cwd=Path(__file__).parent)
 
 
 @pytest.mark.parametrize("workers", ["forkserver", "spawn"])

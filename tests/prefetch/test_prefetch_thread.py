@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 import etl
 from tests.leftovers import prefetch_threads
+from tests.programs import run_python
 from tests.watched_records import LIMIT_SECONDS, Watched
 
 NOTHING = etl.Pipeline([])
@@ -163,5 +162,5 @@ def test_the_interpreter_exits_while_a_thread_waits() -> None:
         "batches = iter(iterator)\n"
         "next(batches)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = run_python("-c", script)
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
 import etl
 import presave
 from etl.stages import ChannelsFirst, Normalise, RandomFlip
-from tests.worker_processes import HELD_NBYTES, LIMIT_SECONDS, NOTHING, Made, Workers, make_async
+from tests.every_strategy import bits
+from tests.programs import run_python
+from tests.worker_processes import HELD_NBYTES, NOTHING, Made, Workers, make_async
 
 
 def augmented() -> etl.Pipeline:
     return etl.Pipeline([ChannelsFirst(), RandomFlip(), Normalise()])
-
-
-def assert_equal(one: etl.Batch, other: etl.Batch) -> None:
-    for mine, theirs in zip(one.arrays(), other.arrays(), strict=True):
-        assert mine.dtype == theirs.dtype
-        assert np.array_equal(mine, theirs)
 
 
 @pytest.mark.parametrize(("strategy", "start_method"), [("raw", "forkserver"), ("presaved", "spawn")])
@@ -43,16 +37,14 @@ def test_processes_make_the_bits_of_the_plain_iterator(strategy: str, start_meth
     plain = make()
     with etl.AsyncIterator(make(), 2, workers="process", processes=2, start_method=start_method) as iterator:
         for _ in range(2):
-            for mine, theirs in zip(iterator, plain, strict=True):
-                assert_equal(mine, theirs)
+            assert bits(iterator) == bits(plain)
         for _ in zip(range(2), iterator, strict=False):
             state = iterator.state_dict()
         plain.load_state_dict(state)
         iterator.load_state_dict(state)
-        rest = list(iterator)
+        rest = bits(iterator)
         assert len(rest) == 4
-        for mine, theirs in zip(rest, plain, strict=True):
-            assert_equal(mine, theirs)
+        assert rest == bits(plain)
     store.close()
 
 
@@ -62,11 +54,9 @@ def test_a_shard_has_workers_of_its_own_and_an_epoch_left_early_leaves_nothing_i
         for _ in range(3):
             for _ in whole:
                 break
-        for mine, theirs in zip(whole, plain, strict=True):
-            assert_equal(mine, theirs)
+        assert bits(whole) == bits(plain)
         assert (part.processes, part.threads) == (2, 0)
-        for mine, theirs in zip(part, etl.RawIterator(Made(), NOTHING, 4, shuffle=True).shard(1, 2), strict=True):
-            assert_equal(mine, theirs)
+        assert bits(part) == bits(etl.RawIterator(Made(), NOTHING, 4, shuffle=True).shard(1, 2))
 
 
 def test_batches_are_the_memory_that_workers_wrote_and_keep_their_values() -> None:
@@ -177,8 +167,7 @@ if __name__ == "__main__":
 
 def run_script(path: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     path.write_text(text)
-    command = [sys.executable, str(path), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=3 * LIMIT_SECONDS)
+    return run_python(path, *arguments)
 
 
 @pytest.mark.parametrize(

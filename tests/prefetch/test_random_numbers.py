@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,8 @@ import pytest
 
 import etl
 from etl.sources import RecordError
-from tests.worker_processes import LIMIT_SECONDS, NOTHING
+from tests.programs import run_python
+from tests.worker_processes import NOTHING
 
 RECORDS = 48
 
@@ -121,7 +120,7 @@ def test_stages_of_a_script_that_seeds_at_its_top_reach_the_workers_and_do_not_d
         "    print(found[:, 0].tolist() == [n + 3.0 for n in range(len(found))], os.getpid() in found[:, 3])\n"
         "    print(*found[:, 1:3].ravel())\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    done = run_python(script)
     assert done.stderr == ""
     arrived, drawn_numbers = done.stdout.splitlines()
     assert arrived == "True False"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 import pytest
 
 import etl
+from tests.programs import output_of
 from tests.worker_processes import Made
-
-LIMIT_SECONDS = 120
 
 
 def test_threads_that_cannot_all_be_started_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,12 +93,4 @@ print(refused)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 def test_descriptors_that_have_run_out_are_an_error_and_none_is_kept() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT_OF_DESCRIPTORS],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        cwd=Path(__file__).parent,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 3
+    assert int(output_of("-c", SHORT_OF_DESCRIPTORS, cwd=Path(__file__).parent)) > 3

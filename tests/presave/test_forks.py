@@ -5,13 +5,12 @@ Each program forks while such a thread is inside a critical section, and its chi
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-LIMIT_SECONDS = 90
+from tests.programs import output_of
 
 COMMON = """
 import os, sys, threading, time, warnings
@@ -264,11 +263,4 @@ PROGRAMS = {
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_child_inherits_no_lock_that_a_background_thread_holds(what: str) -> None:
     program, argument = PROGRAMS[what]
-    done = subprocess.run(
-        [sys.executable, "-c", COMMON + program, argument],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        cwd=Path(__file__).parent,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-c", COMMON + program, argument, cwd=Path(__file__).parent)

@@ -13,6 +13,7 @@ import pytest
 import presave
 from presave.shard_formats import hdf5
 from tests.few_descriptors import few_descriptors
+from tests.readers import descriptors_below
 
 RECORDS = [{"x": np.full(4, index), "y": index, "r": np.ones(1 + index % 3)} for index in range(150)]
 # As many shards as records, but for pickle.
@@ -26,12 +27,6 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("pickle", {}),
 ]
 every_format = pytest.mark.parametrize(("name", "options"), OPTIONS, ids=str)
-
-
-def _open_files(root: Path) -> list[Path]:
-    gc.collect()
-    targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return [target for target in targets if target.is_relative_to(root)]
 
 
 @every_format
@@ -48,7 +43,8 @@ def test_many_shards_need_few_descriptors(name: str, options: dict[str, Any], tm
         presave.convert(tmp_path / "s", tmp_path / "c", format="npy", jobs=2, trusted=True, shard_nbytes=1).close()
         assert presave.verify(tmp_path / "c") == []
     del store
-    assert _open_files(tmp_path) == []
+    gc.collect()
+    assert descriptors_below(tmp_path) == []
 
 
 def test_several_stores_of_compressed_shards_share_the_descriptors(tmp_path: Path) -> None:

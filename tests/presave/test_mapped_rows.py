@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 import presave
 from presave import mapped_rows
+from tests.programs import output_of
 
 RECORDS = 300
 SHUFFLED = np.random.default_rng(0).permutation(RECORDS)
@@ -160,4 +159,4 @@ for turn in range(20):
 
 
 def test_closing_a_store_unmaps_nothing_that_threads_are_reading(store: presave.Store, loop: str) -> None:
-    subprocess.run([sys.executable, "-c", CLOSED_WHILE_READ, str(store.path), loop], check=True, timeout=120)
+    output_of("-c", CLOSED_WHILE_READ, store.path, loop)

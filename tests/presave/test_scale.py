@@ -12,7 +12,6 @@ import pytest
 
 import etl
 import presave
-from etl.loading.sampler import Sampler
 from presave.columns import shard_columns
 from presave.manifest import Manifest, Shard, StoredFile
 from presave.manifest_file import save_manifest
@@ -81,18 +80,6 @@ def test_opening_and_gathering_from_a_hundred_times_the_records_needs_no_more_me
     assert opening[2] - opening[1] < ALLOWED_NBYTES
     if name != "pickle":  # which reads whole shards
         assert gathering[2] - gathering[1] < ALLOWED_NBYTES
-
-
-@pytest.mark.usefixtures("_traced")
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_an_epoch_of_ten_million_records_is_ordered_in_8_bytes_each(shuffle: bool) -> None:
-    records = 10_000_000
-    order = Sampler(records, batch_size=64, shuffle=shuffle, seed=0, drop_last=False)
-    order.order(0)[:1].copy()
-    peak: list[int] = []
-    with _peak_nbytes(peak):
-        assert len(order.order(1)) == records
-    assert peak[0] <= 8 * records + ALLOWED_NBYTES
 
 
 @pytest.mark.usefixtures("_traced")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etl.runtime import HeapPolicy
+from tests.programs import output_of
 
 pytestmark = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="the C library is not glibc"
@@ -46,16 +45,8 @@ seen = {{}}
 
 def run(code: str, **environment: str) -> dict[str, Any]:
     """Run `code` in its own process, so that this one's allocator is left alone, and return its `seen`."""
-    process = subprocess.run(
-        [sys.executable, "-c", f"{PRELUDE}\n{code}\njson.dump(seen, sys.stdout)"],
-        env={**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    found: dict[str, Any] = json.loads(process.stdout)
+    program = f"{PRELUDE}\n{code}\njson.dump(seen, sys.stdout)"
+    found: dict[str, Any] = json.loads(output_of("-c", program, NUMPY_MADVISE_HUGEPAGE="0", **environment))
     return found
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 import presave
 from etl.runtime import resources
 from presave import resources as resources_of_stores
+from tests.programs import output_of
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:
@@ -190,8 +189,7 @@ for kind, name in ((resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data")):
     print(available_nbytes() >> 20)
     resource.setrlimit(kind, before)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert [190 <= int(each) <= 200 for each in done.stdout.split()] == [True] * 2
+    assert [190 <= int(each) <= 200 for each in output_of("-c", program).split()] == [True] * 2
 
 
 @pytest.mark.parametrize(
@@ -225,5 +223,4 @@ resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 store = presave.open_store(sys.argv[1], cache="ram")
 print([int(store[index]["x"][-1]) for index in (0, 5)])
 """
-    done = subprocess.run([sys.executable, "-c", program, tmp_path / "s"], capture_output=True, text=True, check=False)
-    assert done.stdout == "[0, 5]\n", done.stderr
+    assert output_of("-c", program, tmp_path / "s") == "[0, 5]\n"

@@ -17,6 +17,7 @@ from etl.sources import RecordError
 from etl.sources.csv import LINES_PER_BLOCK
 from tests.csv_files import table, write
 from tests.readers import assert_threads_and_a_fork_read, descriptors_below
+from tests.refusals import refusal
 
 TABLE = "width,height,kind\n1.5,2,cat\n-3e2,0.25,dog\n7,8,cat\n"
 
@@ -118,6 +119,4 @@ def test_the_command_stores_targets_and_chosen_columns(tmp_path: Path) -> None:
 def test_the_command_says_in_one_line_what_is_wrong(
     options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["presave", str(write(tmp_path, TABLE)), str(tmp_path / "s"), *options]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert said in refusal(capsys, "presave", str(write(tmp_path, TABLE)), str(tmp_path / "s"), *options)

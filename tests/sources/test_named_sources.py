@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,10 @@ from torch.utils.data import default_collate
 
 import etl
 from etl.functions import pickle_function
+from tests.programs import output_of
 from tests.user_modules import user_module, write_package
 
 NOTHING = etl.Pipeline([])
-LIMIT_SECONDS = 300
 MY_DATA = """
     import numpy as np
     import torch
@@ -314,17 +313,14 @@ def test_a_package_that_pip_installed_is_found(tmp_path: Path) -> None:
         '[tool.setuptools]\npy-modules = ["pair_files"]\n'
     )
     site = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, "--target", str(site), str(project)], check=True, timeout=LIMIT_SECONDS)
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
+    output_of(*pip, "--target", site, project)
     program = (
         f"import sys; sys.path.append({str(site)!r})\n"
         "import etl; source = etl.open_source('pairs://four')\n"
         "print(source.name, len(source), source[2]['label'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS
-    )
-    assert done.stdout.split() == ["pairs://four", "3", "4"]
+    assert output_of("-c", program).split() == ["pairs://four", "3", "4"]
 
 
 def test_a_data_set_of_the_usual_keys_has_labels(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ from PIL import Image
 
 import etl
 from etl.images import turbo
-from etl.sources import RecordError
 from tests.image_files import XMP, encode, orientation
+from tests.programs import run_python
 
 # Python treats such a package as missing.
 WITHOUT = """
@@ -128,19 +126,6 @@ def test_damaged_files_give_pillows_pixels_or_pillows_error(data: st.DataObject)
     np.testing.assert_array_equal(outcomes[0], outcomes[1])
 
 
-@pytest.mark.parametrize("damage", ["truncated", "no image"])
-@pytest.mark.parametrize("resizer", ["pillow", "opencv"])
-def test_a_bad_file_is_an_error_at_decode_that_names_it(tmp_path: Path, damage: str, resizer: str) -> None:
-    (tmp_path / "cat").mkdir()
-    encoded = encode(picture(), "JPEG")
-    bad = encoded[: len(encoded) // 2] if damage == "truncated" else np.frombuffer(b"\xff\xd8\xff nothing", np.uint8)
-    encoded.tofile(tmp_path / "cat" / "1.jpg")
-    bad.tofile(tmp_path / "cat" / "2.jpg")
-    pipeline = etl.Pipeline([etl.stages.Decode("turbo"), etl.stages.Resize(8, 8, resizer)])
-    with pytest.raises(RecordError, match=r"record 1 of .*\(cat/2.jpg\): failed at stage 'decode': "):
-        list(etl.RawIterator(etl.ImageFolder(tmp_path), pipeline, 2))
-
-
 @pytest.mark.parametrize(
     ("package", "decoder", "resizer", "message"),
     [
@@ -151,8 +136,7 @@ def test_a_bad_file_is_an_error_at_decode_that_names_it(tmp_path: Path, damage: 
 def test_a_missing_library_is_an_import_error_and_no_skipped_record(
     photographs: Path, package: str, decoder: str, resizer: str, message: str
 ) -> None:
-    arguments = [package, decoder, resizer, str(photographs)]
-    ended = subprocess.run([sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, timeout=120)
+    ended = run_python("-c", WITHOUT, package, decoder, resizer, photographs)
     assert f"ImportError: {message}" in ended.stderr.splitlines()[-1]
     assert ended.returncode == 1
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,8 +16,8 @@ from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
 from etl.comparison.worker.builtin import write_store
 from etl.strategies import Strategy, strategy
 from tests.comparison_workloads import make_workload
+from tests.programs import output_of
 
-LIMIT_SECONDS = 120
 # By its name it would load ahead in processes, from a store.
 MISNAMED = Strategy("process-presaved", reads="source")
 # By its name it would be plain.
@@ -136,7 +134,4 @@ def test_strategies_import_neither_torch_nor_their_users() -> None:
         "import sys; from etl.strategies.torch_loader import torch_settings, given_torch_settings; "
         "assert torch_settings([], 2) == given_torch_settings([]) == {}; print(*sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LIMIT_SECONDS
-    )
-    assert not {"torch", "etl.comparison", "benchmarks"} & set(done.stdout.split())
+    assert not {"torch", "etl.comparison", "benchmarks"} & set(output_of("-c", program).split())

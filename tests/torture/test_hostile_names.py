@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import UserList
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +15,7 @@ import presave
 from etl.arguments import printable
 from etl.commands import main
 from etl.commands.output import PlainConsole
+from tests.programs import output_of
 from tests.torture.conftest import Tally
 
 NAMES = [
@@ -118,15 +116,7 @@ def test_no_module_in_the_folder_with_the_data_is_imported(
         (path / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({module!r})\n")
     (folder / "dataset.json").write_text('{"model": "evil:run", "source": "evil:run"}')
     start = "import sys; sys.path.remove(''); import etl.commands; sys.exit(etl.commands.main())"
-    process = subprocess.run(
-        [sys.executable, "-c", start, *COMMANDS[command](tmp_path), "--follow-links", "--allow-empty"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(etl.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
+    options = (*COMMANDS[command](tmp_path), "--follow-links", "--allow-empty")
+    output_of("-c", start, *options, cwd=folder, timeout=300, PYTHONPATH=str(Path(etl.__file__).parents[1]))
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
     tally(f"modules in the folder with the data, etl {command}", "none was imported")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from itertools import combinations
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 import etl
 import presave
 from tests.leftovers import Leftovers
+from tests.programs import run_python
 from tests.torture.conftest import HowMany, Tally
 from tests.worker_processes import Made
 
@@ -30,8 +29,7 @@ ITERATORS = 64
 
 def go_through_epochs(folder: Path, epochs: int, leaking: str, *strategies: str) -> list[dict[str, int]]:
     script = Path(__file__).with_name("epochs.py")
-    command = [sys.executable, script, str(epochs), folder, leaking, *strategies]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = run_python(script, str(epochs), folder, leaking, *strategies, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]
 

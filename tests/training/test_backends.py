@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import etl
+from tests.programs import output_of
 
 CPU, GPU = "BACKEND_PRIORITY_CPU", "BACKEND_PRIORITY_GPU"
 DTYPES = {
@@ -87,9 +87,9 @@ def test_a_device_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> No
         etl.backend("cuda:2")
 
 
-@pytest.mark.parametrize("name", ["cpu:0", "cuda:", "cuda:-1", "cuda:one", "auto:1"])
-def test_a_number_that_is_none_or_of_another_device_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"unknown backend '{name}'"):
+@pytest.mark.parametrize("name", ["gpu", "cpu:0", "cuda:", "cuda:-1", "cuda:one", "auto:1"])
+def test_an_unknown_backend_is_refused_and_the_known_ones_listed(name: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown backend '{name}'; known: auto, cpu, cuda"):
         etl.backend(name)
 
 
@@ -116,11 +116,6 @@ def test_asking_for_cuda_without_a_device_is_an_error(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match=r"backend 'cuda' was asked for, but .* no CUDA device"):
         etl.backend("cuda")
-
-
-def test_an_unknown_backend_is_refused_and_the_known_ones_listed() -> None:
-    with pytest.raises(ValueError, match="unknown backend 'gpu'; known: auto, cpu, cuda"):
-        etl.backend("gpu")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -215,8 +210,7 @@ def test_without_torch_batches_are_loaded_all_the_same() -> None:
         "records = [{'features': [1.0, 2.0], 'label': 0}] * 5\n"
         "print(sum(b.records for b in etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 2))))"
     )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert process.stdout == "5\n", process.stderr
+    assert output_of("-c", code) == "5\n"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

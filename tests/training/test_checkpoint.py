@@ -6,8 +6,6 @@ import errno
 import os
 import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import etl
 from etl.iterators import BatchIterator
 from etl.training import Checkpoint, EarlyStopping, Iteration
+from tests.programs import run_python
 from tests.training.null_listener import NullListener
 from tests.training.rank_jobs import Numbered, make_model, raw
 
@@ -157,12 +156,10 @@ from tests.training.test_checkpoint import Path, fit
 torch.save = lambda state, file: os.kill(os.getpid(), signal.SIGKILL)
 fit(Path(sys.argv[1]))
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     path = tmp_path / "checkpoint"
     fit(path, epochs=1)
     saved = path.read_bytes()
-    killed = subprocess.run([sys.executable, "-c", program, path], env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    assert run_python("-c", program, path).returncode == -signal.SIGKILL
     assert path.read_bytes() == saved
     assert sorted(each.suffix for each in tmp_path.iterdir()) == ["", ".unfinished"]
     fit(path)

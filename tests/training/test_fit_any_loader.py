@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader
 import etl
 import presave
 from etl.training import Iteration
+from tests.leftovers import prefetch_threads
 from tests.loaders import BATCH, FEATURES, LOADERS, RECORDS, Epochs, Generated, Numbers, dataloader, pairs
 from tests.training.null_listener import NullListener
 
@@ -227,7 +227,7 @@ def test_an_error_in_mid_epoch_closes_a_generator_though_its_traceback_is_held(a
     with pytest.raises(RuntimeError, match="the listener fails") as error:
         etl.fit(small_model(), iterator, backend="cpu", listeners=[Following(fails_at=1)])
     assert loader.open == 0
-    assert [thread for thread in threading.enumerate() if thread.name == "etl-prefetch"] == []
+    assert prefetch_threads() == []
     assert error.tb is not None
     assert etl.fit(small_model(), iterator, backend="cpu").scores == reference_scores(1)
 

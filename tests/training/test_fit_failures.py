@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 import etl
 from etl.sources import Record, RecordError
 from etl.training import Iteration
+from tests.leftovers import prefetch_threads
 
 SHAPE = (1, 28, 28)
 
@@ -62,10 +62,6 @@ class Following:
 
 def small_model() -> torch.nn.Module:
     return etl.models.create("mlp", SHAPE, 2)
-
-
-def prefetch_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "etl-prefetch"]
 
 
 def over(source: Unreadable, *, ahead: int = 0) -> etl.AsyncIterator:

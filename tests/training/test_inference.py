@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ import torch
 
 from etl.training import ParallelInference, QueueFullError, inference
 from tests.forked_child import forked
+from tests.programs import output_of, run_python
 
 FEATURES, CLASSES = 4, 3
 # Longer than any answer takes, even on a busy machine.
@@ -340,10 +340,8 @@ server.submit(np.zeros((1, 2), np.float32)).add_done_callback(lambda answer: pri
 
 @pytest.mark.slow
 def test_the_interpreter_exits_with_a_server_whose_model_does_not_return() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HANGING], capture_output=True, text=True, check=True, timeout=LONG_SECONDS
-    )
-    assert done.stdout == "the server is closed, and its model does not return\n"
+    done = run_python("-c", HANGING)
+    assert (done.returncode, done.stdout) == (0, "the server is closed, and its model does not return\n")
     assert "the model has answered nothing for 0.2 s" in done.stderr
 
 
@@ -375,10 +373,7 @@ for _ in range(2):  # the second waits in the queue when the program ends
 
 @pytest.mark.slow
 def test_the_interpreter_exits_with_a_server_that_is_open_and_answers_first() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORGETFUL], capture_output=True, text=True, check=True, timeout=LONG_SECONDS
-    )
-    assert done.stdout == "(1, 1)\n(1, 1)\n"
+    assert output_of("-c", FORGETFUL) == "(1, 1)\n(1, 1)\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

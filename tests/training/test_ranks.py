@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import etl
 from etl.training import Checkpoint, EarlyStopping, FitResult, Iteration, RankError, fit_parallel
 from etl.training.ranks import ERROR_FILE, Ranks, record_failure
+from tests.programs import run_python
 from tests.training import rank_jobs
 from tests.training.null_listener import NullListener
 from tests.training.rank_jobs import Labelled, Noting, Numbered, make_model, raw, sgd
@@ -385,17 +386,9 @@ def test_nothing_outlives_a_program_that_is_ended(number: signal.Signals, end: s
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends processes with their parents on Linux")
 def test_a_rank_that_begins_after_its_program_has_ended_ends_at_once(tmp_path: Path) -> None:
-    environment = dict.fromkeys(("RANK", "LOCAL_RANK"), "0") | dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1")
-    no_parent = str(os.getpid() + 1)
-    done = subprocess.run(
-        [sys.executable, "-m", "etl.training.rank_process", tmp_path, no_parent],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=True,
-    )
-    assert done.stderr == ""
+    command = ("-m", "etl.training.rank_process", tmp_path, str(os.getpid() + 1))  # the number of no parent
+    done = run_python(*command, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_rank_does_not_look_long_for_an_agent_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:

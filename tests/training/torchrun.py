@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.programs import output_of
 
 LIMIT_SECONDS = 240
 
@@ -20,16 +21,7 @@ def run_ranks(program: str, *arguments: str | Path, restarts: int = 0) -> None:
     restarts : int
         How often torchrun restarts the ranks after a failure.
     """
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--max-restarts={restarts}"),
-            *("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--local-addr=localhost"),
-            *(program, *map(str, arguments)),
-        ],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--max-restarts={restarts}")
+    local = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--local-addr=localhost")
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    output_of(*torchrun, *local, program, *arguments, timeout=LIMIT_SECONDS, **environment)

@@ -79,7 +79,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> LoadingCosts
     load = statistics.median(_per_batch(each) for each in alone)
     start_up = alone[0].epoch.start_up
     first = statistics.median(each.etl_alone.first for each in alone if each.etl_alone is not None)
-    cpu_seconds = statistics.median(_cpu_per_batch(each) for each in alone)
+    cpu_seconds = statistics.median((each.etl_cpu_seconds or 0.0) / each.epoch.batches for each in alone)
     parts = parts_of(samples, scale)
     disk = 0.0
     if settings.cache == "cold":
@@ -131,18 +131,8 @@ def _seconds_per_batch(sample: Sample, split: Split) -> float:
     return split.rest / (batches - start_up) if batches > start_up else split.total / batches
 
 
-def _cpu_per_batch(sample: Sample) -> float:
-    return (sample.etl_cpu_seconds or 0.0) / sample.epoch.batches
-
-
 def _with_one_thread(measured: Measurements, candidate: Candidate, load: float, cpu_seconds: float) -> float:
-    """Return the seconds in which one thread loads a batch, without waiting for the disk.
-
-    Parameters
-    ----------
-    load : float
-        Seconds of loading a batch with its threads.
-    """
+    """Return the seconds in which one thread loads a batch, which all threads load in `load`, without any disk wait."""
     threads = measured.threads(candidate)
     if threads.loading <= 1:
         return load

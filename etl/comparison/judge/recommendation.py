@@ -209,8 +209,6 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
 def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
     """Yield a note that names the chosen CPU split and the times of the others; none if no split was tried."""
     tried = {CpuSplit(each.compute_threads, each.loading_threads): each for each in splits_of(measured, candidate)}
-    if not tried:
-        return
     threads = measured.threads(candidate)
     taken = tried.pop(threads, None)
     if taken is None:

@@ -327,12 +327,7 @@ def ranks_of(samples: Mapping[int, Sample], check: CheckedEpoch, scale: EpochSca
 def ratios_of(
     samples: Mapping[Candidate, Mapping[int, Sample]], reference: Candidate, scale: EpochScale
 ) -> dict[Candidate, Interval]:
-    """Return the ratio of the wall time of each candidate to that of the reference.
-
-    Returns
-    -------
-    The ratios by candidate, without the reference. Their intervals hold together.
-    """
+    """Return the wall time of each other candidate over that of the reference, with intervals that hold together."""
     walls = {
         each: {number: scale.wall_seconds(sample) for number, sample in taken.items()}
         for each, taken in samples.items()
@@ -403,15 +398,13 @@ def stage_results(measured: Measurements) -> list[StageResult]:
     stored = [each for each in measured.work.stage_candidates if _samples(measured, each)]
     if not stored:
         return []
-    raw = _without_store(measured, stored[0])
+    scale, raw = measured.scale, _without_store(measured, stored[0])
+    ratios = {} if raw is None else ratios_of(measured.samples, raw, scale)
     results = []
     for candidate in stored if raw is None else [raw, *stored]:
-        scale, samples = measured.scale, measured.samples.get(candidate)
+        samples = measured.samples.get(candidate)
         etl_alone = etl_alone_seconds(_samples(measured, candidate), scale)
         wall = _estimate(measured, candidate, etl_alone) if samples is None else parts_of(samples, scale).wall_seconds
-        ratio = None
-        if raw is not None and candidate != raw and samples is not None:
-            ratio = ratios_of(measured.samples, raw, scale).get(candidate)
         written = measured.written(candidate)
         cost = None if written is None else presaving_of(written, scale)
         results.append(
@@ -424,7 +417,7 @@ def stage_results(measured: Measurements) -> list[StageResult]:
                 etl_alone_seconds=etl_alone,
                 wall_seconds=wall,
                 wall_is_estimated=samples is None,
-                ratio=ratio,
+                ratio=ratios.get(candidate),
                 disqualified=_faults(measured, candidate),
             )
         )

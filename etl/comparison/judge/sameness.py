@@ -161,11 +161,6 @@ def is_shuffled(displacement: float, batch_size: int, records: int) -> bool | No
     """Return whether records are further from their place in the source than one batch, on average.
 
     Return None if so few records are no sign of anything: shuffled ones move by a third of their number.
-
-    Parameters
-    ----------
-    displacement : float
-        Mean number of records between where a record came and its place in the source.
     """
     return displacement >= batch_size if records >= MIN_SHUFFLED_BATCHES * batch_size else None
 

@@ -148,13 +148,7 @@ def outcome(costs: LoadingCosts, cpus: int | None = None) -> PredictedEpoch:
 
 
 def changed(costs: LoadingCosts, scenario: WhatIf) -> LoadingCosts:
-    """Return the costs of a strategy with the compute and the storage of `scenario`; its CPUs are another matter.
-
-    Parameters
-    ----------
-    costs : LoadingCosts
-        Measured costs. The disk was read if `disk_seconds` is above 0.
-    """
+    """Return the costs of a strategy with the compute and the storage of `scenario`; its CPUs are another matter."""
     if scenario.compute_seconds is not None:
         if costs.is_ahead and not costs.is_on_device:  # then all CPUs are free to load, and compute disturbs nothing
             contention = max(0.0, costs.contention)
@@ -177,7 +171,8 @@ def contention_of(threads: int, seconds: float, one_thread_seconds: float) -> fl
 
 def fewest_cpus(costs: LoadingCosts) -> int | None:
     """Return the fewest CPUs for a utilisation of `UTILISATION_WANTED`; None if no number is enough."""
-    return next((cpus for cpus in range(1, MAX_CPUS + 1) if _is_used(outcome(costs, cpus))), None)
+    utilisations = ((cpus, outcome(costs, cpus).accelerator_utilisation) for cpus in range(1, MAX_CPUS + 1))
+    return next((cpus for cpus, utilisation in utilisations if utilisation >= UTILISATION_WANTED), None)
 
 
 def why_never_used(costs: LoadingCosts) -> str:
@@ -240,10 +235,6 @@ def extrapolated(costs: LoadingCosts, scenario: WhatIf) -> list[str]:
 
 def _within(value: float, bounds: tuple[float, float]) -> bool:
     return bounds[0] * (1 - 1e-9) <= value <= bounds[1] * (1 + 1e-9)
-
-
-def _is_used(found: PredictedEpoch) -> bool:
-    return found.accelerator_utilisation >= UTILISATION_WANTED
 
 
 def _splits(costs: LoadingCosts, cpus: int) -> list[CpuSplit]:

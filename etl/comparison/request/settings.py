@@ -157,16 +157,8 @@ class Settings(Conditions):
                 f"--python {', '.join(self.pythons)}"
             )
         find_dtype(self.dtype)
-        for name in (
-            "batch_size",
-            "threads",
-            "ranks",
-            "rounds",
-            "etl_alone_rounds",
-            "records",
-            "size",
-            "epoch_batches",
-        ):
+        counts = ("batch_size", "threads", "ranks", "rounds", "etl_alone_rounds", "records", "size", "epoch_batches")
+        for name in counts:
             value = getattr(self, name)
             if value is not None:
                 option = "cpus" if name == "threads" else name.replace("_", "-")

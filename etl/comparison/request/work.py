@@ -83,17 +83,15 @@ class Work:
         try:
             return open_source(settings.source, settings.split, **settings.table_options)
         except (ValueError, OSError):
-            if is_source_name(settings.source) or not Path(settings.source).exists():
-                raise
-            if not all(Candidate.parse(each).is_foreign for each in settings.strategies):
+            is_path = not is_source_name(settings.source) and Path(settings.source).exists()
+            if not (is_path and all(Candidate.parse(each).is_foreign for each in settings.strategies)):
                 raise
             return UserLoaderSource(settings.source)
 
     def select(self, count: int) -> None:
         """Select `count` random records, or all if the source has no more."""
-        if count == len(self.records):
-            return
-        self.records = Subset(self.source, count, self.settings.seed)
+        if count != len(self.records):
+            self.records = Subset(self.source, count, self.settings.seed)
 
     @property
     def is_partial(self) -> bool:

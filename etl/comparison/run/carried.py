@@ -34,12 +34,7 @@ def carried_settings(
 ) -> Iterator[Settings]:
     """Yield the settings of a comparison from Python; files that carry functions are kept until the block ends.
 
-    Parameters
-    ----------
-    source, strategies, make_step, model, pipeline, python
-        As `etl.compare` takes them.
-    **settings
-        Other fields of `Settings`.
+    The arguments are those of `etl.compare`, and other fields of `Settings`.
     """
     with temporary_folder("functions") as folder:
         carried = _Carried(folder)

@@ -230,17 +230,7 @@ class MeasuringProcesses:
         return self._ask_ranks(AuditedSample, "measure", candidate, join, recipe=recipe)
 
     def tune(self, candidate: Candidate, batches: int, limit_seconds: float | None = None) -> TuningSample:
-        """Return one sample of training on some batches of an epoch.
-
-        Parameters
-        ----------
-        candidate : Candidate
-            The way to load.
-        batches : int
-            Batches; all of the epoch if it has fewer.
-        limit_seconds : float, optional
-            Time after which it is given up.
-        """
+        """Return one sample of training on `batches` of an epoch, or on all; after `limit_seconds` it is given up."""
         recipe = self._tuning_recipe(candidate, batches)
         return self._ask(TuningSample, "tune", candidate, limit_seconds, recipe=recipe)
 
@@ -308,12 +298,7 @@ class MeasuringProcesses:
     ) -> Result:
         """Return the answer of the first rank alone, which prepares files on the CPUs of all.
 
-        Parameters
-        ----------
-        limit_seconds : float, optional
-            Seconds that the answer may take; by default those for the kind of loader.
-        **asked
-            Further fields of the `MeasuringRequest`.
+        It may take `limit_seconds`, by default those for the kind of loader. The request has the fields `asked`, too.
         """
         rank = self._rank(0)
         affinity = self._affinity if action in ("write", "first_try") else rank.cpus
@@ -449,15 +434,7 @@ class MeasuringProcesses:
     def _start_server(
         self, interpreter: str, prepare: str, request: Request, environment: Mapping[str, str], timeout: float
     ) -> Server:
-        """Start a server.
-
-        Parameters
-        ----------
-        prepare : str
-            `module:function` that prepares it.
-        timeout : float
-            Seconds that an answer may take.
-        """
+        """Start a server that `prepare`, a "module:function", prepares; an answer may take `timeout` seconds."""
         return Server(
             "the comparison",
             [interpreter, "-c", START, str(Path(etl.__file__).parents[1]), prepare],

@@ -139,16 +139,8 @@ class MetricRow:
     cells: list[str]
 
 
-@dataclass(frozen=True)
-class MetricGroup:
-    """Rows of the metrics table that belong together."""
-
-    title: str
-    rows: list[MetricRow]
-
-
-def metrics_table(report: ReportData) -> list[MetricGroup]:
-    """Return all groups of metrics, from the wall time to the cost of a store."""
+def metrics_table(report: ReportData) -> dict[str, list[MetricRow]]:
+    """Return the metrics by the title of their group, from the wall time to the cost of a store."""
     results = report.strategies
     epoch = time_scale(each.parts.wall_seconds for each in results)
 
@@ -157,17 +149,15 @@ def metrics_table(report: ReportData) -> list[MetricGroup]:
         return MetricRow(name, scale.unit, meaning, [scale.number(get(each)) for each in results])
 
     def sizes(name: str, meaning: str, get: Get) -> MetricRow:
-        scale = byte_scale(map(get, results))
-        return MetricRow(name, scale.unit, meaning, [scale.number(get(each)) for each in results])
+        return times(name, meaning, get, byte_scale(map(get, results)))
 
     def words(name: str, meaning: str, get: Callable[[StrategyResult], str]) -> MetricRow:
         return MetricRow(name, "", meaning, [get(each) for each in results])
 
     def lost(name: str, meaning: str, get: Get) -> MetricRow:
         shares = ((get(each), each.parts.wall_seconds) for each in results)
-        return MetricRow(
-            name, "", meaning, [percent(None if value is None else value / wall) for value, wall in shares]
-        )
+        cells = [percent(None if value is None else value / wall) for value, wall in shares]
+        return MetricRow(name, "", meaning, cells)
 
     stalls = time_scale(each.stall_tails.largest for each in results)
     meaning = "the training loop waits for batches; stall is the time in which the device waits"
@@ -176,156 +166,134 @@ def metrics_table(report: ReportData) -> list[MetricGroup]:
     if any(each.peak_device_memory_nbytes is not None for each in report.strategies):
         meaning = "most that torch's allocator had given out on the device"
         device_memory = [sizes("peak device memory", meaning, lambda r: r.peak_device_memory_nbytes or 0)]
-    return [
-        MetricGroup(
-            "Time of one epoch",
-            [
-                times("wall time", "the sum of the five rows below", lambda r: r.parts.wall_seconds, epoch),
-                times(
-                    "compute alone",
-                    "steps on a batch in memory, with nothing else running",
-                    lambda r: r.parts.compute_alone_seconds,
-                    epoch,
-                ),
-                times(
-                    "interference",
-                    "additional time that compute takes during loading; below 0 is noise",
-                    lambda r: r.parts.interference_seconds,
-                    epoch,
-                ),
-                times("stall", "compute waits for a batch", lambda r: r.parts.stall_seconds, epoch),
-                times("harness", "the measuring loop itself", lambda r: r.parts.harness_seconds, epoch),
-                times(
-                    "unexplained", "wall time minus the four rows above", lambda r: r.parts.unexplained_seconds, epoch
-                ),
-                words(
-                    "unexplained, of wall",
-                    "must stay below 1%",
-                    lambda r: percent(r.parts.unexplained_seconds / r.parts.wall_seconds),
-                ),
-                times("first batch", "from the start of the epoch until it is ready", lambda r: r.first_batch_seconds),
-                *host_waits,
-            ],
-        ),
-        MetricGroup(
-            "Loading during compute",
-            [
-                times("ETL alone", "loading an epoch, with nothing else running", lambda r: r.etl_alone_seconds, epoch),
-                words(
-                    "accelerator utilisation",
-                    "compute alone over wall, as MLPerf Storage defines it",
-                    lambda r: percent(r.accelerator_utilisation),
-                ),
-                *(
-                    times(f"stall before a batch, {name}", meaning, get, stalls)
-                    for name, meaning, get in (
-                        ("median", "", lambda r: r.stall_tails.median),
-                        ("99%", "99 of 100 batches come sooner", lambda r: r.stall_tails.p99),
-                        ("largest", "of all rounds, without first batches", lambda r: r.stall_tails.largest),
-                    )
-                ),
-                words("samples/s", "records per second of wall time", lambda r: digits(r.samples_per_second)),
-                words(
-                    "overlap",
-                    "the longer of ETL alone and compute alone, over wall: at 1.00 the shorter is completely hidden",
-                    lambda r: ratio(r.overlap),
-                ),
-            ],
-        ),
-        MetricGroup(
-            "Lost, as a share of wall time",
-            [
-                lost(
-                    "all that is lost",
-                    "the device does not compute; the sum of the six rows below",
-                    lambda r: r.losses.lost_seconds,
-                ),
-                lost("start-up", "the stall before the first batches", lambda r: r.losses.start_up_seconds),
-                lost(
-                    "storage",
-                    "later stalls in which no thread that loads used a CPU or was ready to: data were waited for",
-                    lambda r: r.losses.storage_seconds,
-                ),
-                lost("CPU", "all other stalls: decoding and the like took too long", lambda r: r.losses.cpu_seconds),
-                lost("transfer", "copies to the device", lambda r: r.losses.transfer_seconds),
-                lost("interference", "as above", lambda r: r.parts.interference_seconds),
-                lost(
-                    "harness and unexplained",
-                    "as above",
-                    lambda r: r.parts.harness_seconds + r.parts.unexplained_seconds,
-                ),
-                words(
-                    "storage is measured by",
-                    "cpu-time: of the threads that load. psi: where several load, also the kernel's pressure stall "
-                    "information",
-                    lambda r: r.losses.storage_method or NOT_MEASURED,
-                ),
-            ],
-        ),
-        MetricGroup(
-            "Resources",
-            [
-                words("CPU s per 1,000", "CPU seconds per 1,000 records", lambda r: digits(r.cpu_seconds_per_1000)),
-                sizes(
-                    "peak memory", "of the process and its children, without libraries", lambda r: r.peak_memory_nbytes
-                ),
-                *device_memory,
-                sizes("bytes read", "from files, in one epoch", lambda r: r.read_nbytes),
-                words("compute threads", "on the same CPUs as loading", lambda r: str(r.compute_threads)),
-                words(
-                    "loading threads",
-                    "or worker processes; a loader of your own chooses them itself",
-                    lambda r: NOT_MEASURED if r.is_foreign else str(r.loading_threads),
-                ),
-            ],
-        ),
-        MetricGroup(
-            f"Compared with {report.reference}",
-            [
-                words(
-                    "ratio of wall times",
-                    "divided by the reference's wall time in the same round",
-                    lambda r: ratio(r.ratio.estimate if r.ratio else None),
-                ),
-                words(
-                    "95% interval",
-                    "holds for all ratios together; six rounds or more",
-                    lambda r: bounds(r.ratio) or NOT_MEASURED,
-                ),
-                words(
-                    "samples",
-                    "how much its records have in common with the reference's",
-                    lambda r: NOT_MEASURED if r.sameness is None else r.sameness.describe(),
-                ),
-                words(
-                    "order",
-                    "mean distance in records from their place in the source; if it is unknown, that of the next epoch",
-                    lambda r: NOT_MEASURED if r.sameness is None else r.sameness.order or NOT_MEASURED,
-                ),
-                words("records measured", "of one epoch", lambda r: f"{r.measured_records:,}"),
-                words("rounds", "measurements, each in a fresh process", lambda r: str(len(r.rounds))),
-                words("verdict", "", lambda r: r.verdict),
-            ],
-        ),
-        MetricGroup(
-            "What is prepared",
-            [
-                words("format", "of the store", lambda r: r.format or NOT_MEASURED),
-                words("presaved after", "the last stage before records are stored", lambda r: r.stage or NOT_MEASURED),
-                times(
-                    "written in",
-                    "once, before the first epoch",
-                    lambda r: r.presaving.write_seconds if r.presaving else None,
-                ),
-                sizes("disk", "", lambda r: r.presaving.nbytes if r.presaving else None),
-                words(
-                    "pays off after",
-                    "epochs until it has saved the time to prepare it",
-                    lambda r: pays_off(r.presaving.break_even_epochs, report) if r.presaving else NOT_MEASURED,
-                ),
-            ],
-        ),
-    ]
+    return {
+        "Time of one epoch": [
+            times("wall time", "the sum of the five rows below", lambda r: r.parts.wall_seconds, epoch),
+            times(
+                "compute alone",
+                "steps on a batch in memory, with nothing else running",
+                lambda r: r.parts.compute_alone_seconds,
+                epoch,
+            ),
+            times(
+                "interference",
+                "additional time that compute takes during loading; below 0 is noise",
+                lambda r: r.parts.interference_seconds,
+                epoch,
+            ),
+            times("stall", "compute waits for a batch", lambda r: r.parts.stall_seconds, epoch),
+            times("harness", "the measuring loop itself", lambda r: r.parts.harness_seconds, epoch),
+            times("unexplained", "wall time minus the four rows above", lambda r: r.parts.unexplained_seconds, epoch),
+            words(
+                "unexplained, of wall",
+                "must stay below 1%",
+                lambda r: percent(r.parts.unexplained_seconds / r.parts.wall_seconds),
+            ),
+            times("first batch", "from the start of the epoch until it is ready", lambda r: r.first_batch_seconds),
+            *host_waits,
+        ],
+        "Loading during compute": [
+            times("ETL alone", "loading an epoch, with nothing else running", lambda r: r.etl_alone_seconds, epoch),
+            words(
+                "accelerator utilisation",
+                "compute alone over wall, as MLPerf Storage defines it",
+                lambda r: percent(r.accelerator_utilisation),
+            ),
+            times("stall before a batch, median", "", lambda r: r.stall_tails.median, stalls),
+            times("stall before a batch, 99%", "99 of 100 batches come sooner", lambda r: r.stall_tails.p99, stalls),
+            times(
+                "stall before a batch, largest",
+                "of all rounds, without first batches",
+                lambda r: r.stall_tails.largest,
+                stalls,
+            ),
+            words("samples/s", "records per second of wall time", lambda r: digits(r.samples_per_second)),
+            words(
+                "overlap",
+                "the longer of ETL alone and compute alone, over wall: at 1.00 the shorter is completely hidden",
+                lambda r: ratio(r.overlap),
+            ),
+        ],
+        "Lost, as a share of wall time": [
+            lost(
+                "all that is lost",
+                "the device does not compute; the sum of the six rows below",
+                lambda r: r.losses.lost_seconds,
+            ),
+            lost("start-up", "the stall before the first batches", lambda r: r.losses.start_up_seconds),
+            lost(
+                "storage",
+                "later stalls in which no thread that loads used a CPU or was ready to: data were waited for",
+                lambda r: r.losses.storage_seconds,
+            ),
+            lost("CPU", "all other stalls: decoding and the like took too long", lambda r: r.losses.cpu_seconds),
+            lost("transfer", "copies to the device", lambda r: r.losses.transfer_seconds),
+            lost("interference", "as above", lambda r: r.parts.interference_seconds),
+            lost(
+                "harness and unexplained",
+                "as above",
+                lambda r: r.parts.harness_seconds + r.parts.unexplained_seconds,
+            ),
+            words(
+                "storage is measured by",
+                "cpu-time: of the threads that load. psi: where several load, also the kernel's pressure stall "
+                "information",
+                lambda r: r.losses.storage_method or NOT_MEASURED,
+            ),
+        ],
+        "Resources": [
+            words("CPU s per 1,000", "CPU seconds per 1,000 records", lambda r: digits(r.cpu_seconds_per_1000)),
+            sizes("peak memory", "of the process and its children, without libraries", lambda r: r.peak_memory_nbytes),
+            *device_memory,
+            sizes("bytes read", "from files, in one epoch", lambda r: r.read_nbytes),
+            words("compute threads", "on the same CPUs as loading", lambda r: str(r.compute_threads)),
+            words(
+                "loading threads",
+                "or worker processes; a loader of your own chooses them itself",
+                lambda r: NOT_MEASURED if r.is_foreign else str(r.loading_threads),
+            ),
+        ],
+        f"Compared with {report.reference}": [
+            words(
+                "ratio of wall times",
+                "divided by the reference's wall time in the same round",
+                lambda r: ratio(r.ratio.estimate if r.ratio else None),
+            ),
+            words(
+                "95% interval",
+                "holds for all ratios together; six rounds or more",
+                lambda r: bounds(r.ratio) or NOT_MEASURED,
+            ),
+            words(
+                "samples",
+                "how much its records have in common with the reference's",
+                lambda r: NOT_MEASURED if r.sameness is None else r.sameness.describe(),
+            ),
+            words(
+                "order",
+                "mean distance in records from their place in the source; if it is unknown, that of the next epoch",
+                lambda r: NOT_MEASURED if r.sameness is None else r.sameness.order or NOT_MEASURED,
+            ),
+            words("records measured", "of one epoch", lambda r: f"{r.measured_records:,}"),
+            words("rounds", "measurements, each in a fresh process", lambda r: str(len(r.rounds))),
+            words("verdict", "", lambda r: r.verdict),
+        ],
+        "What is prepared": [
+            words("format", "of the store", lambda r: r.format or NOT_MEASURED),
+            words("presaved after", "the last stage before records are stored", lambda r: r.stage or NOT_MEASURED),
+            times(
+                "written in",
+                "once, before the first epoch",
+                lambda r: r.presaving.write_seconds if r.presaving else None,
+            ),
+            sizes("disk", "", lambda r: r.presaving.nbytes if r.presaving else None),
+            words(
+                "pays off after",
+                "epochs until it has saved the time to prepare it",
+                lambda r: pays_off(r.presaving.break_even_epochs, report) if r.presaving else NOT_MEASURED,
+            ),
+        ],
+    }
 
 
 def pays_off(epochs: float | None, report: ReportData) -> str:

@@ -107,17 +107,7 @@ def as_text(show: Callable[[Console], None]) -> str:
 
 
 def _strategies(report: ReportData, wall: str, epoch: Scale, is_whole: bool) -> Table:
-    """Return the table of strategies.
-
-    Parameters
-    ----------
-    wall : str
-        The heading of the wall times.
-    epoch : Scale
-        The scale of all times.
-    is_whole : bool
-        With all columns, not only those that decide.
-    """
+    """Return the table of strategies, with `wall` as the heading of their wall times."""
     table = Table(title=report.title, caption=BAR_LEGEND)
     has_device_memory = any(each.peak_device_memory_nbytes is not None for each in report.strategies)
     longest = max(each.parts.wall_seconds for each in report.strategies)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from platformdirs import user_cache_path
 
 from etl.comparison.judge.make_report import describe_machine, describe_versions
 from etl.comparison.request.candidates import Candidate
-from etl.comparison.request.settings import Settings
 from etl.comparison.request.work import source_files
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.tuning_results import TunedStrategy
@@ -91,7 +89,7 @@ def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> 
     """Return all that decides which configuration is the best; None if some of it cannot be known."""
     settings = workload.settings
     functions = [candidate.kind.function, settings.step, settings.model, settings.pipeline, settings.source]
-    named = [each for each in functions if each is not None and (is_function_name(each) or is_carried(each))]
+    named = [each for each in functions if each is not None and is_function_name(each)]
     codes = {each: _code(each) for each in named}
     if None in codes.values():
         return None
@@ -102,7 +100,7 @@ def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> 
         "machine": machine,
         "cpus": len(affinity),
         "versions": describe_versions(),
-        "settings": _with_effect(settings),
+        "settings": {name: value for name, value in settings.to_json().items() if name not in WITHOUT_EFFECT},
         "source": str(Path(settings.source).absolute()),
         "files": _files(workload),
         "records": len(workload.source),
@@ -111,10 +109,6 @@ def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> 
         "python": settings.pythons.get(workload.name(candidate)),
         "functions": codes,
     }
-
-
-def _with_effect(settings: Settings) -> Mapping[str, Any]:
-    return {name: value for name, value in settings.to_json().items() if name not in WITHOUT_EFFECT}
 
 
 def _code(name: str) -> str | None:

@@ -145,13 +145,7 @@ class Search:
         return max(MIN_CONFIGURATIONS, min(MAX_CONFIGURATIONS, int(room / (2 * self._turn_seconds))))
 
     def explore(self, first: Iterable[Arm], neighbours: Callable[[Arm], Iterable[Arm]]) -> list[Arm]:
-        """Return the fastest configurations, the best first: race `first`, and the neighbours of whichever leads.
-
-        Parameters
-        ----------
-        neighbours : callable
-            Returns the configurations that differ from one in a setting.
-        """
+        """Return the fastest configurations, the best first: race `first`, and the `neighbours` of whichever leads."""
         self._racing = list(dict.fromkeys([self._given, *first]))
         until = self._began + ENTRY_SHARE * (self._deadline - self._began)
         looked_at: set[Arm] = set()

@@ -100,10 +100,8 @@ class Space:
         count = math.prod(len(each.values) for each in self.dimensions)
         if count > MAX_COUNTED:
             return count
-        return len({_key(self._chosen(choice)) for choice in self._product(self.dimensions)})
-
-    def _product(self, dimensions: Iterable[Dimension]) -> Iterator[tuple[Values, ...]]:
-        return itertools.product(*(list(each.choices()) for each in dimensions))
+        every = itertools.product(*(each.choices() for each in self.dimensions))
+        return len({_key(self._chosen(choice)) for choice in every})
 
     def _chosen(self, choice: Iterable[Values]) -> dict[str, Any]:
         """Return the changes of a configuration with these values, and otherwise the given ones."""
@@ -138,11 +136,7 @@ class Space:
         """Return the changes of up to `count` configurations to begin with; the given one is the first.
 
         That of experts comes next, then those that differ from it or the given one in one setting, then random ones.
-
-        Parameters
-        ----------
-        is_allowed : callable
-            Returns False for changes that must be left out.
+        Changes that are not allowed are left out.
         """
         drawn = random.Random(seed)
         expert = self.expert()
@@ -158,10 +152,7 @@ class Space:
         for _ in range(20 * count):
             if len(found) >= count:
                 break
-            values = dict(self.given)
-            for dimension in self.dimensions:
-                values |= drawn.choice(list(dimension.choices()))
-            changes = self.changes(values)
+            changes = self._chosen([drawn.choice(list(each.choices())) for each in self.dimensions])
             if is_allowed(changes):
                 found.setdefault(_key(changes), changes)
         return list(found.values())[:count]

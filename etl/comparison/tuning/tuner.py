@@ -51,18 +51,7 @@ def run_tuning(settings: Settings, progress: Callable[[ComparisonProgress], None
     """Find the best configuration of each strategy of `settings`, each within `settings.tune_seconds`.
 
     After an interruption the result has the strategies that are finished; if none is, `KeyboardInterrupt` is raised.
-
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with the progress before every sample.
-
-    Raises
-    ------
-    ValueError
-        If the input is wrong: the source, a record, the model or a setting.
-    MeasurementError
-        If no strategy can be measured.
+    Other errors, and `progress`, are those of `etl.tune`.
     """
     labels = [label_of(each) for each in settings.strategies]
     if any(tuned_label(each) in labels for each in labels):
@@ -205,11 +194,6 @@ class _Tuner:
 
 class _OneStrategy:
     """Tunes one strategy.
-
-    Parameters
-    ----------
-    progress : callable
-        Called with a phase, the steps that are done, and all steps.
 
     Attributes
     ----------

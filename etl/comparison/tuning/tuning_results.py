@@ -251,7 +251,8 @@ class Tuning(JsonValues):
             return "No strategy can be recommended."
         fastest, *others = recommended
         wall = fastest.best.costs.seconds
-        found = f"Fastest: {fastest.name} {_with_settings(fastest.chosen)}, {seconds(wall)} for an epoch"
+        settings = f"with {describe_settings(fastest.chosen)}" if fastest.chosen else "as given"
+        found = f"Fastest: {fastest.name} {settings}, {seconds(wall)} for an epoch"
         slower = [(each.name, each.best.costs.seconds / wall) for each in others]
         if not slower:
             return f"{found}; no other strategy can be recommended." if len(self.strategies) > 1 else f"{found}."
@@ -328,7 +329,3 @@ def with_front(configurations: Iterable[TriedConfiguration]) -> list[TriedConfig
         replace(each, is_on_front=not each.dropped and not any(other.dominates(each.costs) for other in allowed))
         for each in chosen
     ]
-
-
-def _with_settings(settings: Mapping[str, Any]) -> str:
-    return f"with {describe_settings(settings)}" if settings else "as given"

@@ -9,14 +9,14 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from etl.comparison.request.answers import audited
+from etl.comparison.request.answers import TuningSample, audited
 from etl.comparison.request.loader_request import task_of
 from etl.comparison.request.measuring_request import MeasuringRequest
 from etl.comparison.request.settings import Settings
 from etl.comparison.request.work import Work
 from etl.comparison.worker import user_loader
 from etl.comparison.worker.make_compute import is_on_device, make_compute, modules_of
-from etl.comparison.worker.untimed import check_epoch, take_loading_sample, take_tuning_sample
+from etl.comparison.worker.untimed import check_epoch, take_loading_sample
 from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
 from etl.kernels import load_kernels
@@ -94,9 +94,8 @@ def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonVal
         return check_epoch(loading, None, asked.trains, asked.arrays_file, time_threads=time_threads)
     if asked.action == "load":
         return take_loading_sample(loading)
-    if asked.action == "tune":
-        return take_tuning_sample(loading, asked.recipe)
-    return audited(take_sample(loading, asked.recipe), policies)
+    sample = take_sample(loading, asked.recipe)
+    return TuningSample.of(sample) if asked.action == "tune" else audited(sample, policies)
 
 
 def _policies(work: Work) -> list[Policy]:

@@ -64,7 +64,7 @@ def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence
                 with ThreadPolicy(threads):
                     steps.append(seconds_of_step(compute.step, [batch], seconds))
             for split in (*splits, *one_cpu):
-                rate = _rate(work, records, split.threads.loading, seconds)
+                rate, _ = _rate_during(work, records, split.threads.loading, lambda: time.sleep(seconds))
                 with ThreadPolicy(split.threads.compute), _bound_to(split.cpus):
                     beside, step = _rate_during(
                         work, records, split.threads.loading, lambda: seconds_of_step(compute.step, [batch], seconds)
@@ -72,6 +72,7 @@ def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence
                 split.rates.append(rate)
                 split.loading_slower.append(rate / beside)
                 split.compute_slower.append(step / alone[split.threads.compute][-1])
+    features = first.features[0] if isinstance(first.features, tuple) else first.features
     return PipelineProfile(
         stages=[
             StageProfile(name, seconds, nbytes)
@@ -79,9 +80,9 @@ def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence
         ],
         compute_seconds={str(threads): statistics.median(seconds) for threads, seconds in alone.items()},
         splits=[each.profile() for each in splits],
-        copy_bytes_per_second=_copy_rate(int(_row_nbytes(first))),
+        copy_bytes_per_second=_copy_rate(first.nbytes // first.records),
         device=compute.device,
-        model=default_model(_first_features(first).shape[1:]),
+        model=default_model(features.shape[1:]),
         on_one_cpu=one_cpu[0].profile() if one_cpu else None,
     )
 
@@ -99,19 +100,7 @@ def _bound_to(cpus: int | None) -> Iterator[None]:
 
 @dataclass
 class _SplitTimes:
-    """Measurements of one CPU split, one value per turn.
-
-    Attributes
-    ----------
-    threads : CpuSplit
-        The split.
-    rates : list of float
-        Records per second that its threads load.
-    loading_slower, compute_slower : list of float
-        Slowdown factors of loading and of compute if both run at the same time.
-    cpus : int or None
-        CPUs for both; None for all.
-    """
+    """Measurements of one CPU split, one value per turn; loading and compute share `cpus` CPUs, or all if None."""
 
     threads: CpuSplit
     rates: list[float] = field(default_factory=list)
@@ -128,11 +117,6 @@ class _SplitTimes:
             compute_slowdown=max(1.0, statistics.median(self.compute_slower)),
             loading_slowdown=max(1.0, statistics.median(self.loading_slower)),
         )
-
-
-def _rate(work: Work, records: RecordRun, threads: int, seconds: float) -> float:
-    """Return the records per second that `threads` threads load."""
-    return _rate_during(work, records, threads, lambda: time.sleep(seconds))[0]
 
 
 def _rate_during(work: Work, records: RecordRun, threads: int, busy: Callable[[], Any]) -> tuple[float, Any]:
@@ -188,12 +172,3 @@ def _copy_rate(row_nbytes: int) -> float:
         np.take(source, order, axis=0, out=target, mode="clip")
         best = min(best, time.perf_counter() - started)
     return source.nbytes / best
-
-
-def _first_features(batch: Any) -> np.ndarray:
-    first: np.ndarray = batch.features[0] if isinstance(batch.features, tuple) else batch.features
-    return first
-
-
-def _row_nbytes(batch: Any) -> float:
-    return float(batch.nbytes / batch.records)

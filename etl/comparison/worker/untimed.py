@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etl.comparison.request.answers import CheckedEpoch, LoadingSample, TriedLoader, TuningSample
+from etl.comparison.request.answers import CheckedEpoch, LoadingSample, TriedLoader
 from etl.comparison.request.epoch_content import may_hold
 from etl.comparison.worker.epoch_recorder import EpochRecorder
 from etl.measuring.arrays import (
@@ -31,7 +31,7 @@ from etl.measuring.epochs import Compute, Epochs, MeasuredLoader, close_loader
 from etl.measuring.meeting import Meeting
 from etl.measuring.page_cache import absent_pages, drop_from_page_cache, read_into_page_cache
 from etl.measuring.process_tree import PeakMemory, mapped_nbytes
-from etl.measuring.sample import Recipe, begin_together, first_copies, take_sample
+from etl.measuring.sample import begin_together, first_copies
 from etl.measuring.structure import record_count
 from etl.strategies.torch_loader import given_torch_settings, torch_settings
 
@@ -181,7 +181,6 @@ def check_epoch(
                         loading.meeting.gather(0.0)
         if first is None:
             raise ValueError("its epoch has no batches")
-        waited = list(waits)
         repeated = _second_epoch(epochs, loading, again)
     return CheckedEpoch(
         content=content.finish(arrays_file),
@@ -195,8 +194,8 @@ def check_epoch(
         mapped=mapped,
         peak_device_memory=peak_device_memory(),
         make_seconds=made,
-        first_seconds=made + waited[0],
-        batch_seconds=statistics.median(waited[1:] or waited) + step_seconds,
+        first_seconds=made + waits[0],
+        batch_seconds=statistics.median(waits[1:] or waits) + step_seconds,
         device="none" if compute is None else compute.device,
         compute_seconds={} if compute is None or time_threads is None else time_threads(compute, first),
     )
@@ -235,12 +234,12 @@ def describe_unread(access: Access) -> str:
 
 
 def _ended(epochs: Epochs, loading: MeasuredLoader, waits: list[float]) -> Generator[Any, None, None]:
-    """Yield the batches of an epoch; raise `ValueError` if it does not end after twice its records.
+    """Yield the batches of an epoch, and append to `waits` the seconds that each was waited for.
 
-    Parameters
-    ----------
-    waits : list of float
-        Gets the seconds that each batch was waited for.
+    Raises
+    ------
+    ValueError
+        If it does not end after twice its records.
     """
     max_samples = None if loading.records is None else ENDLESS * loading.records
     samples = 0
@@ -267,11 +266,6 @@ def prepare_files(files: Sequence[Path], cache: str) -> None:
         drop_from_page_cache(files)
     else:
         read_into_page_cache(files)
-
-
-def take_tuning_sample(loading: MeasuredLoader, recipe: Recipe) -> TuningSample:
-    """Take a sample of training alone, for tuning."""
-    return TuningSample.of(take_sample(loading, recipe))
 
 
 def take_loading_sample(loading: MeasuredLoader) -> LoadingSample:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from etl.comparison.request.answers import FirstTry, TriedLoader, WrittenStore, audited
+from etl.comparison.request.answers import FirstTry, TriedLoader, TuningSample, WrittenStore, audited
 from etl.comparison.request.loader_request import UserLoader, files_below, task_of
 from etl.comparison.request.measuring_request import MeasuringRequest
 from etl.comparison.worker.make_compute import make_plain_compute
-from etl.comparison.worker.untimed import check_epoch, prepare_files, take_tuning_sample, try_loader
+from etl.comparison.worker.untimed import check_epoch, prepare_files, try_loader
 from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
 from etl.measuring.epochs import Compute, MeasuredLoader
@@ -148,9 +148,9 @@ def answer(
                 checked = check_epoch(loading, loader.batches, asked.trains, asked.arrays_file, asked.again)
                 left = end_processes()
             return replace(checked, left_behind=left, printed_lines=printed.count, first_printed=printed.first)
-        take = take_tuning_sample if asked.action == "tune" else take_sample
         with kept_sharing_strategy():
-            return take(loading, asked.recipe)
+            sample = take_sample(loading, asked.recipe)
+        return TuningSample.of(sample) if asked.action == "tune" else sample
     finally:
         end_processes()
 
@@ -180,7 +180,8 @@ def _run(prepare: Callable[[Task], Any], loader: UserLoader, task: Task) -> Writ
     started = time.perf_counter()
     prepare(task)
     seconds = time.perf_counter() - started
-    return WrittenStore(seconds, disk_nbytes(Path(loader.folder)), task.records)
+    nbytes = sum(each.stat().st_size for each in files_below(Path(loader.folder)))
+    return WrittenStore(seconds, nbytes, task.records)
 
 
 def _make_compute(loader: UserLoader, task: Task, make_compute: Callable[[Any], Compute] | None, batch: Any) -> Compute:
@@ -193,11 +194,6 @@ def _make_compute(loader: UserLoader, task: Task, make_compute: Callable[[Any], 
             "--compute simulated:20ms"
         )
     return make_compute(batch)
-
-
-def disk_nbytes(folder: Path) -> int:
-    """Return the bytes of the files in `folder` and below it."""
-    return sum(each.stat().st_size for each in files_below(folder))
 
 
 def end_processes() -> list[str]:

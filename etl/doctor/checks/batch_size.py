@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,13 +15,13 @@ from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch, as_batch
 from etl.measuring.arrays import copy_of
+from etl.measuring.noise import least_seconds
 from etl.measuring.process_tree import PeakMemory
 from etl.measuring.structure import describe, leaves_in, record_count
 from etl.runtime.resources import available_nbytes
 
 # "Minibatch sizes of 32 to 128 are commonly used" (the guide's step 5). Above some 1,000, convergence may suffer.
 MIN_RECORDS, USUAL_RECORDS, MAX_RECORDS = 32, 128, 1024
-TRIAL_SECONDS = 0.5
 MAX_STEP_SECONDS = 0.5
 # Throughput has ended if twice the records save less than this share of the time of a record.
 MIN_GAIN = 0.05
@@ -79,7 +78,7 @@ class BatchSize(Check):
         if growth.factor == 1:
             return self.fine(found, f"{usual}; {growth.end}") if is_usual else self.not_looked_at(growth.end)
         factor = case.notes[self.name] = growth.factor
-        small, large = time_compute((case.setup, case.setup), (batch, _repeated(batch, factor)), TRIAL_SECONDS)
+        small, large = time_compute((case.setup, case.setup), (batch, _repeated(batch, factor)))
         ratio = large / factor / small
         evidence = (
             f"a training step takes {small * 1e3:.2f} ms, and {large * 1e3:.2f} ms with {factor} times the records: "
@@ -191,13 +190,7 @@ def _is_too_large(step: Callable[[Any], None], batch: Any) -> bool:
 
 
 def _seconds_of(step: Callable[[Any], None], batch: Any) -> float:
-    """Return the seconds of a step, the less of two measurements."""
-    times = []
-    for _ in range(2):
-        started = time.perf_counter()
-        step(batch)
-        times.append(time.perf_counter() - started)
-    return min(times)
+    return least_seconds(lambda: step(batch), tries=2)
 
 
 def _repeated(batch: Any, times: int) -> Any:

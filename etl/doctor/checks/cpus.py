@@ -18,7 +18,6 @@ WARNING_SHARE, SERIOUS_SHARE = 0.10, 0.30
 # Share of a GPU's memory.
 HELD_SHARE = 0.25
 SHOWN_PROCESSES = 3
-TRIAL_SECONDS = 0.5
 # Another number of threads must save this share of a step: less may be noise.
 LEAST_GAIN = 0.1
 
@@ -141,8 +140,10 @@ class Threads(Check):
     def look(self, case: Case) -> Finding:
         import_torch()
         pools = pool_threads()
-        cpus, compute = _own_cpus(case), max(pools.values())
-        loading = _loading_threads(case)
+        # The CPUs for this process: its part of them if other ranks use the same ones.
+        cpus = max(1, case.machine.cpus // (1 if case.rank is None else case.rank.sharing))
+        compute, loading = max(pools.values()), _loading_threads(case)
+        left = max(1, cpus - loading)
         named = ", ".join(f"{name} {count}" for name, count in pools.items())
         set_by = ", ".join(f"{key}={value}" for key, value in case.machine.variables.items() if "THREADS" in key)
         shared = "" if cpus == case.machine.cpus else f", its part of {case.machine.cpus} that ranks share"
@@ -155,11 +156,12 @@ class Threads(Check):
         if case.setup is None or case.observation is None or case.waits_for_ranks:
             if min_severity is Severity.FINE:
                 return self.fine(found, evidence)
-            return self.wrong(min_severity, found, evidence, _remedy(max(1, cpus - loading)))
+            return self.wrong(min_severity, found, evidence, _remedy(left))
         # A user's step may compute on the CPU although torch has initialised a device, so it is always timed.
         if case.of_model is not None and case.of_model.device.type != "cpu" and compute <= cpus:
             return self.fine(found, f"{evidence}; compute is on {case.of_model.device}")
-        seconds = _time_threads(case.setup, case.observation.batch, sorted(_counts(case, cpus, loading) | {compute}))
+        counts = {1, min(left, case.machine.cores or left), left, compute}
+        seconds = _time_threads(case.setup, case.observation.batch, sorted(counts))
         fastest = min(seconds.keys() - {compute}, key=seconds.__getitem__, default=compute)
         times = ", ".join(f"{each * 1e3:.1f} ms with {count}" for count, each in seconds.items())
         evidence += f"; a training step takes {times}"
@@ -202,12 +204,6 @@ def _describe_cores(cores: int | None) -> str:
     return "physical cores unknown" if cores is None else f"{cores} physical cores"
 
 
-def _counts(case: Case, cpus: int, loading: int) -> set[int]:
-    """Return the numbers of threads to try: none takes more CPUs than loading leaves."""
-    most = max(1, cpus - loading)
-    return {1, min(most, case.machine.cores or most), most}
-
-
 def _with_threads(setup: Setup, threads: int) -> Setup:
     return setup.within(lambda: ThreadPolicy(threads))
 
@@ -215,12 +211,7 @@ def _with_threads(setup: Setup, threads: int) -> Setup:
 def _time_threads(setup: Setup, batch: Any, counts: Sequence[int]) -> dict[int, float]:
     """Return the median seconds of a training step with each number of threads, taken in turns."""
     setups = [_with_threads(setup, count) for count in counts]
-    return dict(zip(counts, time_compute(setups, [batch] * len(setups), TRIAL_SECONDS), strict=True))
-
-
-def _own_cpus(case: Case) -> int:
-    """Return the number of CPUs for this process: its part of them if other ranks use the same ones."""
-    return max(1, case.machine.cpus // (1 if case.rank is None else case.rank.sharing))
+    return dict(zip(counts, time_compute(setups, [batch] * len(setups)), strict=True))
 
 
 def _loading_threads(case: Case) -> int:

@@ -16,8 +16,6 @@ from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch, as_batch
 from etl.training.backends.tensors import as_tensor, map_batch
 
-TRIAL_SECONDS = 0.5
-
 
 class DataType(Check):
     """A check that parameters are float32; if not, training is timed in float32, too."""
@@ -43,7 +41,7 @@ class DataType(Check):
         if main == "float32":
             return self.fine("parameters are float32", f"{held} tensors of parameters")
         batch = case.observation.batch
-        now, then = time_compute((setup, _single(setup)), (batch, _in_float32(batch)), TRIAL_SECONDS)
+        now, then = time_compute((setup, _single(setup)), (batch, _in_float32(batch)))
         return self.slower(
             case,
             case.observation,

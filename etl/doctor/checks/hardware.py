@@ -16,7 +16,6 @@ from etl.doctor.steps import time_compute
 from etl.training.backends import PRIORITY_VARIABLES, import_torch
 from etl.training.backends import backend as find_backend
 
-TRIAL_SECONDS = 0.5
 # Instruction sets that torch's own kernels for x86 are built for, from slowest to fastest, with the flags in
 # /proc/cpuinfo that each needs (aten/src/ATen/native/DispatchStub.cpp).
 CAPABILITIES = {
@@ -55,7 +54,8 @@ class BackendInUse(Check):
                 f"etl.backend('auto') with {variables}",
                 f"unset {' and '.join(requested)}, or request a backend that the machine has",
             )
-        evidence = f"{_torch_build(torch)}; {variables}"
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+        evidence = f"torch {torch.__version__}, {built}; {variables}"
         if case.observation is not None and case.of_model is None and torch.cuda.is_available():
             return self._of_step(case.observation.device, evidence)
         device = str(chosen.device if case.of_model is None else case.of_model.device)
@@ -97,11 +97,6 @@ class BackendInUse(Check):
         )
 
 
-def _torch_build(torch: Any) -> str:
-    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
-    return f"torch {torch.__version__}, {built}"
-
-
 class VendorKernels(Check):
     """A check that convolutions run in cuDNN or oneDNN: torch's profiler says which kernels a training step ran."""
 
@@ -111,15 +106,12 @@ class VendorKernels(Check):
 
     def look(self, case: Case) -> Finding:
         torch = import_torch()
-        if case.observation is not None and case.observation.device.type == "cuda":
-            library, kernels = "cuDNN", torch.backends.cudnn
-            switch = "torch.backends.cudnn.enabled = True"
-            version = str(kernels.version())
-        else:
-            library, kernels = "oneDNN", torch.backends.mkldnn
-            switch = "torch.backends.mkldnn.enabled = True"
-            version = torch.__version__
-        evidence = f"torch.backends.{kernels.__name__.rpartition('.')[2]}, version {version}; {_describe_blas(torch)}"
+        kernels = _library(case)
+        module = f"torch.backends.{kernels.__name__.rpartition('.')[2]}"
+        is_cuda = module == "torch.backends.cudnn"
+        library, version = ("cuDNN", str(kernels.version())) if is_cuda else ("oneDNN", torch.__version__)
+        switch = f"{module}.enabled = True"
+        evidence = f"{module}, version {version}; {_describe_blas(torch)}"
         if not kernels.is_available():
             return self.wrong(
                 Severity.SERIOUS, f"this torch has no {library}", evidence, "install one that has (https://pytorch.org)"
@@ -138,7 +130,7 @@ class VendorKernels(Check):
         if case.setup is None or case.observation is None or case.waits_for_ranks:
             return self.wrong(Severity.WARNING, found, evidence, switch)
         changed = self._switched_on(case.setup, case)
-        off, on = time_compute((case.setup, changed), (case.observation.batch,) * 2, TRIAL_SECONDS)
+        off, on = time_compute((case.setup, changed), (case.observation.batch,) * 2)
         evidence += f"; a training step takes {off * 1e3:.1f} ms without and {on * 1e3:.1f} ms with it"
         saves = case.observation.times.saved(off, on)
         return self.slower(case, case.observation, saves, found, evidence, switch, min_severity=Severity.NOTE)

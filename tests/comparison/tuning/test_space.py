@@ -13,6 +13,7 @@ from etl.comparison.request.settings import Settings
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.space import Dimension, Space, space_of
 from etl.stages import Decode
+from tests.comparison_workloads import make_workload
 
 TRIED = TriedLoader(
     0.1,
@@ -31,24 +32,16 @@ TRIED = TriedLoader(
 )
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    path = tmp_path / "rows.csv"
-    path.write_text("a,b,kind\n" + "".join(f"{row},{row / 2},{row % 3}\n" for row in range(64)))
-    return path
-
-
-def workload_of(table: Path, *strategies: str) -> Workload:
-    settings = Settings(source=str(table), strategies=strategies, table_options={"label": "kind"}, batch_size=8)
-    return Workload(settings, table.parent / "work", 2)
+def workload_of(folder: Path, *strategies: str) -> Workload:
+    return make_workload(folder, 64, strategies=strategies, batch_size=8)
 
 
 def names_of(space: Space) -> list[tuple[str, ...]]:
     return [each.names for each in space.dimensions]
 
 
-def test_each_strategy_varies_what_it_has(table: Path) -> None:
-    workload = workload_of(table, "raw", "async-raw", "presaved", "async-presaved")
+def test_each_strategy_varies_what_it_has(tmp_path: Path) -> None:
+    workload = workload_of(tmp_path, "raw", "async-raw", "presaved", "async-presaved")
     raw, ahead, saved, saved_ahead = [space_of(workload, each, False) for each in workload.candidates()]
     assert names_of(raw) == [("compute_threads",)]
     assert names_of(ahead) == [("compute_threads", "loading_threads"), ("workers",), ("prefetch_size",)]
@@ -58,8 +51,8 @@ def test_each_strategy_varies_what_it_has(table: Path) -> None:
     assert len(saved_ahead) > 100
 
 
-def test_all_splits_are_tried_with_shared_cpus_among_them(table: Path) -> None:
-    workload = workload_of(table, "async-raw")
+def test_all_splits_are_tried_with_shared_cpus_among_them(tmp_path: Path) -> None:
+    workload = workload_of(tmp_path, "async-raw")
     space = space_of(workload, workload.candidates()[0], False)
     candidates = [space.candidate(each) for each in space.neighbours({})]
     threads = {workload.threads(each) for each in candidates}
@@ -107,21 +100,21 @@ def photographs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def loader_space(table: Path, settings: tuple[tuple[str, object], ...] = ()) -> Space:
-    workload = workload_of(table, "mine=my_loaders:load")
+def loader_space(folder: Path, settings: tuple[tuple[str, object], ...] = ()) -> Space:
+    workload = workload_of(folder, "mine=my_loaders:load")
     candidate = Candidate("my_loaders:load", label="mine", settings=settings)
     workload.tried[candidate.origin] = TRIED
     return space_of(workload, candidate, False)
 
 
-def test_a_loader_of_the_user_varies_what_it_declares_and_the_compute_threads_beside_it(table: Path) -> None:
-    space = loader_space(table)
+def test_a_loader_of_the_user_varies_what_it_declares_and_the_compute_threads_beside_it(tmp_path: Path) -> None:
+    space = loader_space(tmp_path)
     assert names_of(space) == [("num_workers",), ("prefetch_factor",), ("persistent_workers",), ("compute_threads",)]
     assert space.given["num_workers"] == 0
 
 
-def test_configurations_that_differ_without_effect_are_one(table: Path) -> None:
-    space = loader_space(table)
+def test_configurations_that_differ_without_effect_are_one(tmp_path: Path) -> None:
+    space = loader_space(tmp_path)
     assert space.changes({**space.given, "persistent_workers": True}) == {}
     # Without workers two numbers of compute threads; with one or two of them also two factors, and kept or not.
     assert len(space) == 2 * (1 + 2 * 2 * 2)
@@ -129,30 +122,30 @@ def test_configurations_that_differ_without_effect_are_one(table: Path) -> None:
     assert len(chosen) == len({tuple(sorted(each.items())) for each in chosen}) == len(space)
 
 
-def test_settings_that_were_given_are_the_first_configuration(table: Path) -> None:
-    space = loader_space(table, (("num_workers", 2),))
+def test_settings_that_were_given_are_the_first_configuration(tmp_path: Path) -> None:
+    space = loader_space(tmp_path, (("num_workers", 2),))
     assert space.given["num_workers"] == 2
     assert space.candidate({}).settings == (("num_workers", 2),)
     assert space.first_choice(5, seed=0)[0] == {}
 
 
-def test_the_configuration_of_experts_and_what_is_near_it_come_next(table: Path) -> None:
-    space = loader_space(table)
+def test_the_configuration_of_experts_and_what_is_near_it_come_next(tmp_path: Path) -> None:
+    space = loader_space(tmp_path)
     chosen = space.first_choice(8, seed=0)
     assert chosen[:2] == [{}, {"num_workers": 2, "persistent_workers": True}]
     near = list(space.neighbours(chosen[1]))  # one of them has no workers, which is the given configuration
     assert all(each in near for each in chosen[2:5])
 
 
-def test_experts_let_as_many_threads_load_as_there_are_cpus(table: Path) -> None:
-    workload = workload_of(table, "async-raw", "raw")
+def test_experts_let_as_many_threads_load_as_there_are_cpus(tmp_path: Path) -> None:
+    workload = workload_of(tmp_path, "async-raw", "raw")
     ahead, raw = (space_of(workload, each, False) for each in workload.candidates())
     assert ahead.expert() == {"compute_threads": 2, "loading_threads": 2}
     assert raw.expert() == {}
 
 
-def test_neighbours_differ_in_one_setting(table: Path) -> None:
-    space = loader_space(table)
+def test_neighbours_differ_in_one_setting(tmp_path: Path) -> None:
+    space = loader_space(tmp_path)
     changes = {"num_workers": 1}
     for each in space.neighbours(changes):
         differing = {name for name in {**each, **changes} if each.get(name) != changes.get(name)}

@@ -18,6 +18,7 @@ from etl.comparison.request.answers import TuningSample
 from etl.comparison.request.candidates import Candidate
 from etl.comparison.run.measuring_processes import InputError, MeasuringProcesses
 from etl.comparison.tuning.tuning_results import Tuning
+from tests.comparison_workloads import write_table
 from tests.scratch import ROOT
 
 # The time that they have must be theirs: which settings are tried depends on it.
@@ -163,9 +164,7 @@ def test_a_budget_that_starting_uses_up_still_measures_what_was_given_and_keeps_
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    path = tmp_path / "rows.csv"
-    path.write_text("a,b,kind\n" + "".join(f"{row},{row / 2},{row % 3}\n" for row in range(96)))
-    return path
+    return write_table(tmp_path, 96)
 
 
 def test_etl_compare_has_a_loader_as_given_and_tuned(project: Path) -> None:
