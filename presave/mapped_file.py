@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 MAP_FAILED = ctypes.c_void_p(-1).value
 
 
-def map_file(path: Path) -> np.ndarray:
+def map_file(path: Path) -> NDArray[np.uint8]:
     """Return the content of a file as a read-only uint8 array, mapped into memory; raise `OSError` if it cannot be.
 
     Python's `mmap` keeps a descriptor for as long as the map lives.

@@ -8,6 +8,7 @@ from functools import cached_property
 from types import ModuleType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from presave.compiled import Compiled
 from presave.shard_formats.arrays import SMALL_ROW_NBYTES
@@ -39,13 +40,13 @@ class MappedRows:
         Index of each shard's first record, and the number of records in the store.
     """
 
-    def __init__(self, first_records: np.ndarray) -> None:
+    def __init__(self, first_records: NDArray[np.int64]) -> None:
         self._first_records = first_records
         self._arrays: dict[int, np.ndarray] = {}
         self._addresses = np.zeros(len(first_records) - 1, np.int64)
         self._gathers = 0
 
-    def copy(self, indices: np.ndarray, out: np.ndarray, find_array: FindArray) -> bool:
+    def copy(self, indices: NDArray[np.int64], out: np.ndarray, find_array: FindArray) -> bool:
         """Copy rows into `out`, if all shards that hold them are arrays.
 
         Parameters
@@ -91,7 +92,7 @@ class MappedRows:
             np.concatenate(slices, out=out)
         return slices is not None
 
-    def find(self, indices: np.ndarray, nbytes: int, find_array: FindArray) -> np.ndarray | None:
+    def find(self, indices: NDArray[np.int64], nbytes: int, find_array: FindArray) -> np.ndarray | None:
         """Return the addresses of rows of `nbytes` bytes, an int64 array of shape (records,); see `copy`.
 
         None if a shard is not an array, or the compiled loop is not loaded, which then begins. The addresses are valid
@@ -110,7 +111,7 @@ class MappedRows:
             if self._array(bisect_right(self._starts, indices[slot]) - 1, find_array) is None:
                 return None
 
-    def _slices(self, indices: np.ndarray, find_array: FindArray) -> list[np.ndarray] | None:
+    def _slices(self, indices: NDArray[np.int64], find_array: FindArray) -> list[np.ndarray] | None:
         """Return the rows in the order of `indices`, as one view of a shard for each run of consecutive records."""
         # Plain Python: just after large copies have emptied the CPU caches, each NumPy call takes 5 microseconds.
         starts = self._starts

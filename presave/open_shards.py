@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from presave import forks
 from presave.columns import Column, shard_columns
@@ -57,7 +58,7 @@ class OpenShards:
         self._recent = (shard, columns)
         return columns
 
-    def split(self, indices: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
+    def split(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64] | slice]]:
         """Yield `(shard, rows, slots)` for each shard that holds some of the records.
 
         `rows` are rows of the shard, and `slots` their positions in `indices`: an int64 array, or a slice if they are
@@ -75,11 +76,11 @@ class OpenShards:
             low, high = int(order[first]), int(order[end - 1]) + 1
             yield shard, rows[first:end], slice(low, high) if high - low == end - first else order[first:end]
 
-    def copy_rows(self, column: str, indices: np.ndarray, out: np.ndarray) -> bool:
+    def copy_rows(self, column: str, indices: NDArray[np.int64], out: np.ndarray) -> bool:
         """Copy rows straight out of shards that are arrays, if that is possible; see `MappedRows.copy`."""
         return self._rows(column).copy(indices, out, lambda shard: self._array(shard, column))
 
-    def find_rows(self, column: str, indices: np.ndarray, nbytes: int) -> tuple[np.ndarray, object] | None:
+    def find_rows(self, column: str, indices: NDArray[np.int64], nbytes: int) -> tuple[np.ndarray, object] | None:
         """Return the addresses of rows, and what has to be kept while they are read; None as `MappedRows.find`."""
         rows = self._rows(column)
         addresses = rows.find(indices, nbytes, lambda shard: self._array(shard, column))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from presave.columns import ENDS, SHAPES
 from presave.errors import StoreError
@@ -25,8 +26,8 @@ class Ranges:
         Shape of each row's value.
     """
 
-    starts: np.ndarray
-    ends: np.ndarray
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
     shapes: np.ndarray
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from presave.errors import StoreError
 from presave.manifest import Manifest
@@ -189,7 +190,7 @@ class Store(Sequence[Arrays]):
             yield self[index]
 
     def gather(
-        self, indices: Sequence[int] | np.ndarray | range, out: Mapping[str, np.ndarray | None] | None = None
+        self, indices: Sequence[int] | NDArray[np.integer] | range, out: Mapping[str, np.ndarray | None] | None = None
     ) -> Arrays:
         """Read records into arrays, one for each field.
 
@@ -275,8 +276,8 @@ class Store(Sequence[Arrays]):
         }
 
     def rows_by_shard(
-        self, field: str, indices: Sequence[int] | np.ndarray | range
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        self, field: str, indices: Sequence[int] | NDArray[np.integer] | range
+    ) -> Iterator[tuple[np.ndarray, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield the arrays that hold records of a fixed field, for loops that do more than copy.
 
         Copying with `out[slots] = array[rows]` for each yielded triple gives the same as `gather`.
@@ -313,7 +314,7 @@ class Store(Sequence[Arrays]):
         )
 
     def row_addresses(
-        self, field: str, indices: Sequence[int] | np.ndarray | range
+        self, field: str, indices: Sequence[int] | NDArray[np.integer] | range
     ) -> tuple[np.ndarray, object] | None:
         """Return where records of a fixed field lie in memory, for compiled loops that do more than copy.
 
@@ -342,7 +343,7 @@ class Store(Sequence[Arrays]):
         nbytes = described.numpy_dtype.itemsize * math.prod(described.sizes)
         return self._shards.find_rows(described.safe_name, checked, nbytes) if self.is_mapped else None
 
-    def elements(self, indices: Sequence[int] | np.ndarray | range) -> dict[str, int]:
+    def elements(self, indices: Sequence[int] | NDArray[np.integer] | range) -> dict[str, int]:
         """Return, for each ragged field, how many elements these records have in all: the room that `gather` needs."""
         spread = list(self._shards.split(self._check_indices(indices)))
         return {
@@ -351,7 +352,7 @@ class Store(Sequence[Arrays]):
             if field.is_ragged
         }
 
-    def shapes(self, field: str, indices: Sequence[int] | np.ndarray | range) -> np.ndarray:
+    def shapes(self, field: str, indices: Sequence[int] | NDArray[np.integer] | range) -> NDArray[np.int64]:
         """Return the shape of each record's value of `field`, as int64 of shape `(len(indices), axes)`.
 
         If the format is memory-mapped, this reads little: 16 bytes a record for a ragged field with one axis, 8 more
@@ -418,7 +419,7 @@ class Store(Sequence[Arrays]):
             raise StoreError(f"{self.path} has no fixed field {name!r}; it has {', '.join(fixed) or 'none'}")
         return field
 
-    def _check_indices(self, indices: Sequence[int] | np.ndarray | range) -> np.ndarray:
+    def _check_indices(self, indices: Sequence[int] | NDArray[np.integer] | range) -> NDArray[np.int64]:
         """Return `indices` as an int64 array; raise if they are not integers or a record does not exist."""
         checked = np.asarray(indices)
         if checked.ndim != 1 or (checked.size and checked.dtype.kind not in "iu"):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from etl.images import turbo
@@ -53,7 +54,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-def decode(encoded: np.ndarray, choose: Callable[[int, int], Region]) -> tuple[np.ndarray, bool]:
+def decode(encoded: NDArray[np.uint8], choose: Callable[[int, int], Region]) -> tuple[NDArray[np.uint8], bool]:
     """Decode a part of an image file to upright RGB pixels, with the values of `turbo.decode`.
 
     The whole file is decoded if it is not a JPEG file, is in CMYK, or the library finds something wrong with it. Damage
@@ -121,7 +122,7 @@ class TurboJpeg(threading.local):
             function.restype, function.argtypes = result, arguments
         self._decompressor = _Decompressor(self._library)
 
-    def decode(self, encoded: np.ndarray, size: tuple[int, int], region: Region) -> np.ndarray | None:
+    def decode(self, encoded: NDArray[np.uint8], size: tuple[int, int], region: Region) -> NDArray[np.uint8] | None:
         """Return the RGB pixels of `region` of an image of `size`; None if the library finds anything wrong with it."""
         library, handle = self._library, self._decompressor.handle
         encoded = np.ascontiguousarray(encoded)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
 from etl.images.jpeg import APP1, START_OF_SCAN, jpeg_segments
@@ -47,7 +48,7 @@ def orientation_of_image(image: Image.Image) -> Any:
         return None
 
 
-def orientation_of_jpeg(encoded: np.ndarray) -> Any:
+def orientation_of_jpeg(encoded: NDArray[np.uint8]) -> Any:
     """Return the orientation in the bytes of a JPEG file, uint8 of shape `(bytes,)`, as Pillow would find it."""
     found: dict[str, bytes] = {}
     for marker, place in jpeg_segments(encoded.data):

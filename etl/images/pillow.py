@@ -6,6 +6,7 @@ import io
 from functools import cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from etl.images.jpeg import START_OF_SCAN, jpeg_segments
@@ -42,7 +43,7 @@ def suffixes() -> tuple[str, ...]:
     return tuple(sorted(suffix for suffix, known in Image.registered_extensions().items() if known in formats))
 
 
-def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> Image.Image:
+def open_image(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None = None) -> Image.Image:
     """Decode an image file to an upright RGB image.
 
     The EXIF orientation is applied. Greyscale, palette and CMYK are converted; alpha is dropped, as in torchvision's
@@ -75,7 +76,7 @@ def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> 
         raise ValueError(f"{str(error) or type(error).__name__}; remove or replace the file") from error
 
 
-def _open_image(encoded: np.ndarray, at_least: tuple[int, int] | None) -> Image.Image:
+def _open_image(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None) -> Image.Image:
     with Image.open(io.BytesIO(encoded.data), formats=FORMATS) as opened:
         # Pillow only warns up to twice as many pixels, and a file of 100 bytes can take seconds.
         if has_too_many_pixels(opened.width, opened.height):
@@ -98,7 +99,7 @@ def has_too_many_pixels(width: int, height: int) -> bool:
     return Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS
 
 
-def check_scans(encoded: np.ndarray, pixels: int) -> None:
+def check_scans(encoded: NDArray[np.uint8], pixels: int) -> None:
     """Raise `ValueError` for a JPEG file with far more scans over its pixels than any encoder writes."""
     if Image.MAX_IMAGE_PIXELS is None:
         return
@@ -135,12 +136,12 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def to_pixels(image: Image.Image) -> np.ndarray:
+def to_pixels(image: Image.Image) -> NDArray[np.uint8]:
     """Return the pixels of an RGB image: uint8 of shape `(height, width, 3)`, read-only."""
     return np.asarray(image)
 
 
-def resize(features: np.ndarray | Image.Image, height: int, width: int) -> np.ndarray:
+def resize(features: np.ndarray | Image.Image, height: int, width: int) -> NDArray[np.uint8]:
     """Resize bilinearly with antialiasing: when an image shrinks, every source pixel counts.
 
     Parameters

@@ -7,6 +7,7 @@ from functools import cache
 from types import ModuleType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.images import pillow
 from etl.images.orientation import UPRIGHT_PIXELS, is_sideways, orientation_of_jpeg
@@ -19,7 +20,7 @@ SCALES = (8, 4, 2)
 MIN_SCALED = 16
 
 
-def decode(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> np.ndarray:
+def decode(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """Decode an image file to upright RGB pixels.
 
     The pixels are bit for bit Pillow's if Pillow uses libjpeg-turbo, too. Files that are not JPEG, are in CMYK or are
@@ -50,14 +51,16 @@ def decode(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> np.n
         (0, 0) if at_least is None else _scaled(size, at_least[::-1] if is_sideways(orientation) else at_least)
     )
     try:
-        pixels: np.ndarray = simplejpeg.decode_jpeg(encoded, "RGB", min_height=height, min_width=width, min_factor=1)
+        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
+            encoded, "RGB", min_height=height, min_width=width, min_factor=1
+        )
     except ValueError:  # damaged: Pillow reads as much as it can, or says what is wrong
         return pillow.to_pixels(pillow.open_image(encoded, at_least))
     turn = UPRIGHT_PIXELS.get(orientation)
     return pixels if turn is None else np.ascontiguousarray(turn(pixels))
 
 
-def resize(pixels: np.ndarray, height: int, width: int, out: np.ndarray | None = None) -> np.ndarray:
+def resize(pixels: NDArray[np.uint8], height: int, width: int, out: np.ndarray | None = None) -> NDArray[np.uint8]:
     """Resize bilinearly between the four nearest pixels; below half the size, some source pixels are not used.
 
     Parameters
@@ -84,7 +87,7 @@ def resize(pixels: np.ndarray, height: int, width: int, out: np.ndarray | None =
     return resized
 
 
-def size_of_supported_jpeg(encoded: np.ndarray) -> tuple[int, int] | None:
+def size_of_supported_jpeg(encoded: NDArray[np.uint8]) -> tuple[int, int] | None:
     """Return height and width; None for a file that Pillow has to read, or to refuse."""
     if bytes(encoded[: len(JPEG_MAGIC)]) != JPEG_MAGIC:
         return None

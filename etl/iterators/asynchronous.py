@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.arguments import whole_number
 from etl.iterators.ahead import AheadIterator
@@ -268,7 +269,7 @@ class AsyncIterator(AheadIterator):
         prefetcher.start()
         return epoch
 
-    def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
+    def allocate_with(self, allocate: Callable[[int], NDArray[np.uint8]]) -> None:
         """Let threads put batches into memory from `allocate(nbytes)`; processes have memory of their own."""
         self._source.allocate_with(allocate)
 

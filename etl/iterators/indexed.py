@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.arguments import whole_number
 from etl.iterators.iterator import BatchIterator, describe_place, refuse_next
@@ -137,7 +138,7 @@ class IndexedIterator(BatchIterator):
         """Load with `wrap(loader)` from now on, for instance to watch or slow down the loader."""
         self._loader = wrap(self._loader)
 
-    def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
+    def allocate_with(self, allocate: Callable[[int], NDArray[np.uint8]]) -> None:
         """From now on, put batches into memory from `allocate(nbytes)`, a uint8 array of shape `(nbytes,)`."""
         self._pool = BufferPool(self._pool.reuse, self._pool.max_free, allocate)
 

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.iterators.iterator import BatchIterator, close_epoch
 from etl.loading.batch_plan import AnyPlan, ReadyBatch, SkippedRecords, State
@@ -73,7 +74,7 @@ class WholeBatches:
 
     def hold_batches(self, batches: int) -> None: ...
 
-    def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None: ...
+    def allocate_with(self, allocate: Callable[[int], NDArray[np.uint8]]) -> None: ...
 
     def fill(self, plan: AnyPlan) -> None: ...
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.loading.batch import Batch, make_batch
 from etl.loading.buffer_pool import BufferPool
@@ -54,7 +55,7 @@ class Loader(Protocol):
 
     granularity: Granularity
 
-    def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
+    def plan(self, indices: NDArray[np.int64], epoch: int, cursor: Cursor) -> BatchSpec:
         """Return the names, shapes and dtypes of the arrays for a batch.
 
         Parameters
@@ -67,7 +68,7 @@ class Loader(Protocol):
 
     def load(
         self,
-        indices: np.ndarray,
+        indices: NDArray[np.int64],
         epoch: int,
         out: Mapping[str, np.ndarray],
         cursor: Cursor,
@@ -125,7 +126,7 @@ class BatchPlan:
     def __init__(
         self,
         loader: Loader,
-        indices: np.ndarray,
+        indices: NDArray[np.int64],
         epoch: int,
         pool: BufferPool,
         capacity: int,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 # Below this size a fresh array costs less than keeping an old one (malloc serves it without a system call).
 MIN_NBYTES = 64 << 10
@@ -28,7 +29,9 @@ class BufferPool:
         The memory is freed when nothing refers to it.
     """
 
-    def __init__(self, reuse: bool, max_free: int = 2, allocate: Callable[[int], np.ndarray] | None = None) -> None:
+    def __init__(
+        self, reuse: bool, max_free: int = 2, allocate: Callable[[int], NDArray[np.uint8]] | None = None
+    ) -> None:
         self.reuse = reuse
         self.max_free = max_free
         self._allocate = allocate
@@ -51,7 +54,7 @@ class BufferPool:
     def __getstate__(self) -> dict[str, Any]:
         return {"reuse": self.reuse, "max_free": self.max_free, "_allocate": None, "_free": {}}
 
-    def _lend(self, nbytes: int) -> np.ndarray:
+    def _lend(self, nbytes: int) -> NDArray[np.uint8]:
         free = self._free.get(nbytes)
         if free is None or (free.maxlen or 0) < self.max_free:
             free = self._free[nbytes] = deque(free or (), self.max_free)
@@ -61,7 +64,7 @@ class BufferPool:
             memory = self._make(nbytes)
         return np.asarray(_Loan(memory, free))
 
-    def _make(self, nbytes: int) -> np.ndarray:
+    def _make(self, nbytes: int) -> NDArray[np.uint8]:
         return np.empty(nbytes, np.uint8) if self._allocate is None else self._allocate(nbytes)
 
 
@@ -81,7 +84,7 @@ class _Loan:
     collector may do it anywhere.
     """
 
-    def __init__(self, memory: np.ndarray, free: deque[_Return]) -> None:
+    def __init__(self, memory: NDArray[np.uint8], free: deque[_Return]) -> None:
         self.__array_interface__ = memory.__array_interface__
         self._return = _Return(self, free.append)
         self._return.memory = memory
@@ -91,4 +94,4 @@ class _Return(weakref.ref[_Loan]):
     """A reference to a loan. With the loan, its callback ends."""
 
     __slots__ = ("memory",)
-    memory: np.ndarray
+    memory: NDArray[np.uint8]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 import presave
 from etl.kernels import CHANNELS, find_normalise_addresses, find_normalise_rows
@@ -21,7 +22,7 @@ def can_gather_normalised(store: presave.Store, normalise: Normalise) -> bool:
 
 def gather_normalised(
     store: presave.Store,
-    indices: Sequence[int] | np.ndarray | range,
+    indices: Sequence[int] | NDArray[np.integer] | range,
     normalise: Normalise,
     out: np.ndarray | None = None,
     *,

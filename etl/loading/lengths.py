@@ -8,6 +8,7 @@ from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import presave
 from etl.loading.padding import Padding
@@ -41,7 +42,7 @@ class Lengths:
         return self.fields.get(group_of(name)) if found is None else found
 
     @cached_property
-    def longest(self) -> np.ndarray | None:
+    def longest(self) -> NDArray[np.int64] | None:
         """The steps of each record's longest input, of shape `(records,)`; None if they are unknown."""
         inputs = [array for name, array in self.fields.items() if group_of(name) == "features"]
         return reduce(np.maximum, inputs) if inputs else None

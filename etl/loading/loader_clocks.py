@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.loading.batch_plan import NONE_FINISHED, BatchSpec, Finished, Loader
 from etl.sources.record import RecordError
@@ -146,7 +147,7 @@ class WatchedLoader:
         self._batches = 0
         self.spans: list[Span] = []
 
-    def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
+    def plan(self, indices: NDArray[np.int64], epoch: int, cursor: Cursor) -> BatchSpec:
         started = time.perf_counter()
         spec = self._loader.plan(indices, epoch, cursor)
         self._batch_of.update(dict.fromkeys(indices.tolist(), self._batches))
@@ -156,7 +157,7 @@ class WatchedLoader:
 
     def load(
         self,
-        indices: np.ndarray,
+        indices: NDArray[np.int64],
         epoch: int,
         out: Mapping[str, np.ndarray],
         cursor: Cursor,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.loading.batch_plan import Fields
 from etl.loading.lengths import Lengths
@@ -75,7 +76,7 @@ class Padder:
                     f"it has one {masks!r} for a tuple; give a tuple of masks, with None where there is none"
                 )
 
-    def longest(self, record: Fields, indices: np.ndarray) -> dict[str, int] | None:
+    def longest(self, record: Fields, indices: NDArray[np.int64]) -> dict[str, int] | None:
         """Return the steps of the longest of the records `indices`, by padded field.
 
         None if they are unknown until the records are loaded.

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.loading.batch_plan import NONE_FINISHED, BatchSpec, Fields, Finished, Granularity
 from etl.loading.padder import Padder
@@ -73,7 +74,7 @@ class RecordLoader:
         # The fields of one record, before padding.
         self._spec: BatchSpec | None = None
 
-    def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
+    def plan(self, indices: NDArray[np.int64], epoch: int, cursor: Cursor) -> BatchSpec:
         # Names and dtypes are those of the first record that does not fail, which is loaded only once. If the data set
         # has no lengths, all records of the batch are loaded here.
         spec = self._spec
@@ -93,7 +94,7 @@ class RecordLoader:
 
     def load(
         self,
-        indices: np.ndarray,
+        indices: NDArray[np.int64],
         epoch: int,
         out: Mapping[str, np.ndarray],
         cursor: Cursor,
@@ -136,7 +137,7 @@ class RecordLoader:
     def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
         return record_error(self._source, cursor.record, self._pipeline.name_at(cursor.stage), cause)
 
-    def _load_first(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> dict[int, Finished]:
+    def _load_first(self, indices: NDArray[np.int64], epoch: int, cursor: Cursor) -> dict[int, Finished]:
         """Return the first record that does not fail, and the errors of those before it."""
         finished: dict[int, Finished] = {}
         # If all records of the batch fail, any other record has the same fields.
@@ -148,7 +149,7 @@ class RecordLoader:
         raise first if isinstance(first, RecordError) else ValueError("there are no records to plan a batch for")
 
     def _finish(
-        self, indices: np.ndarray, epoch: int, cursor: Cursor, before: Mapping[int, Finished]
+        self, indices: NDArray[np.int64], epoch: int, cursor: Cursor, before: Mapping[int, Finished]
     ) -> dict[int, Finished]:
         """Return the records `indices` after the pipeline; those in `before` are not loaded again."""
         finished: dict[int, Finished] = {}

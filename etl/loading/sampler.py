@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.arguments import whole_number
 
@@ -54,7 +55,7 @@ class Sampler:
     world_size: int = 1
     uneven: Uneven = "pad"
     bucket_records: int | None = None
-    lengths: np.ndarray | None = field(default=None, compare=False, repr=False)
+    lengths: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", whole_number("batch_size", self.batch_size, least=1))
@@ -98,7 +99,7 @@ class Sampler:
             identity |= {"bucket_records": self.bucket_records, "step_records": self.step_records, "lengths": lengths}
         return identity
 
-    def order(self, epoch: int) -> np.ndarray:
+    def order(self, epoch: int) -> NDArray[np.int64]:
         """Return the records of an epoch in order, as an int64 array of shape `(records,)`.
 
         A Philox generator keyed with seed and epoch shuffles them, so that no epoch depends on an earlier one.
@@ -152,8 +153,8 @@ class Sampler:
 
 
 def _sort_in_windows(
-    order: np.ndarray,
-    lengths: np.ndarray,
+    order: NDArray[np.int64],
+    lengths: NDArray[np.int64],
     step_records: int,
     window_records: int,
     random: np.random.Generator | None,

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 import presave
 from etl.loading.batch_plan import NONE_FINISHED, BatchSpec, Finished, Granularity, Loader
@@ -87,12 +88,12 @@ class GatherLoader:
             fields["features"] = ((channels, height, width), np.dtype(np.float32))
         self._spec = BatchSpec(fields)
 
-    def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:  # noqa: ARG002 - all are the same
+    def plan(self, indices: NDArray[np.int64], epoch: int, cursor: Cursor) -> BatchSpec:  # noqa: ARG002 - all are the same
         return self._spec
 
     def load(
         self,
-        indices: np.ndarray,
+        indices: NDArray[np.int64],
         epoch: int,  # noqa: ARG002 - nothing here is random
         out: Mapping[str, np.ndarray],
         cursor: Cursor,
@@ -129,7 +130,7 @@ class StoreRecords:
     def __len__(self) -> int:
         return len(self._store)
 
-    def read_rows(self, indices: np.ndarray, lasting: bool) -> Callable[[int], Record]:
+    def read_rows(self, indices: NDArray[np.int64], lasting: bool) -> Callable[[int], Record]:
         """Gather the records `indices` at once, and return a function from row to record.
 
         Unless `lasting`, the records are in a buffer of this thread that the next call overwrites, or in a memory map.
@@ -144,7 +145,7 @@ class StoreRecords:
             return lambda row: unflatten({name: array[row] for name, array in arrays.items()})
         return lambda row: {name: array[row] for name, array in arrays.items()}
 
-    def _views(self, name: str, indices: np.ndarray) -> list[np.ndarray]:
+    def _views(self, name: str, indices: NDArray[np.int64]) -> list[np.ndarray]:
         views = [_NO_ROW] * len(indices)
         for array, rows, slots in self._store.rows_by_shard(name, indices):
             for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):

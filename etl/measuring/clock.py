@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .arrays import touch
 from .structure import record_count
@@ -136,10 +137,10 @@ class EpochTimes:
     """
 
     started: float
-    asked: np.ndarray
-    loaded: np.ndarray
-    began: np.ndarray
-    done: np.ndarray
+    asked: NDArray[np.float64]
+    loaded: NDArray[np.float64]
+    began: NDArray[np.float64]
+    done: NDArray[np.float64]
     last_asked: float
     exhausted: float
     ended: float
@@ -164,16 +165,16 @@ class EpochTimes:
         return self._split(waits, self.exhausted - self.last_asked)
 
     @property
-    def stalled(self) -> np.ndarray:
+    def stalled(self) -> NDArray[np.float64]:
         """When the stall before each batch began: float64 of shape (batches,), equal to `loaded` if there was none."""
         free = np.concatenate([[self.started], self.done[:-1]])
-        stalled: np.ndarray = np.minimum(self.loaded, np.maximum(self.asked, free))
+        stalled: NDArray[np.float64] = np.minimum(self.loaded, np.maximum(self.asked, free))
         return stalled
 
     @property
-    def stalls(self) -> np.ndarray:
+    def stalls(self) -> NDArray[np.float64]:
         """Seconds of the stall before each batch: float64 of shape (batches,)."""
-        stalls: np.ndarray = self.loaded - self.stalled
+        stalls: NDArray[np.float64] = self.loaded - self.stalled
         return stalls
 
     @property
@@ -195,7 +196,7 @@ class EpochTimes:
             self.batches, self.samples, self.wall, self.compute, self.stall, self.host_wait, self.start_up
         )
 
-    def _split(self, seconds: np.ndarray, at_end: float) -> Split:
+    def _split(self, seconds: NDArray[np.float64], at_end: float) -> Split:
         return Split(float(seconds[: self.start_up].sum()), float(seconds[self.start_up :].sum()) + at_end)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .libraries import library_of
 from .structure import fields_of, leaves_in, record_count
@@ -16,7 +17,7 @@ PARTS = 64
 CHANNELS = (1, 3, 4)
 
 
-def signatures_of(batch: Any) -> np.ndarray:
+def signatures_of(batch: Any) -> NDArray[np.float32]:
     """Return a signature of the features of each record: float32 of shape `(records, n)`.
 
     The features are the array with the most elements. An image is an array of three axes, one of which has the length
@@ -32,7 +33,7 @@ def signatures_of(batch: Any) -> np.ndarray:
     return join_signatures([_signature_of(array)[np.newaxis] for array in features])
 
 
-def join_signatures(parts: Sequence[np.ndarray]) -> np.ndarray:
+def join_signatures(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """Return the signatures of several batches as one array; shorter ones are filled up with zeros."""
     width = max((part.shape[1] for part in parts), default=0)
     return np.concatenate(
@@ -81,7 +82,7 @@ def _arrays_by_record(field: Sequence[Any]) -> list[np.ndarray]:
     return found
 
 
-def _signature_of(array: np.ndarray) -> np.ndarray:
+def _signature_of(array: np.ndarray) -> NDArray[np.float32]:
     channels = [axis for axis in (0, 2, 1) if array.ndim == 3 and array.shape[axis] in CHANNELS]
     if np.iscomplexobj(array):
         array = np.stack([array.real, array.imag], axis=-1)
@@ -101,12 +102,12 @@ def _signature_of(array: np.ndarray) -> np.ndarray:
     return np.asarray(np.append(means, flat.std(dtype=np.float64)), np.float32)
 
 
-def _cell_weights(length: int, cells: int) -> np.ndarray:
+def _cell_weights(length: int, cells: int) -> NDArray[np.float32]:
     """Return the weights with which elements of an axis count for the mean of each cell: float32, (cells, length)."""
     starts, stops = _cell_bounds(length, cells)
     place = np.arange(length)
     inside = (place >= starts[:, np.newaxis]) & (place < stops[:, np.newaxis])
-    weights: np.ndarray = (inside / (stops - starts)[:, np.newaxis]).astype(np.float32)
+    weights: NDArray[np.float32] = (inside / (stops - starts)[:, np.newaxis]).astype(np.float32)
     return weights
 
 

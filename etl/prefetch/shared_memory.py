@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from presave import interrupts
 from presave.carrying import dumps
@@ -57,7 +58,7 @@ class SharedMemory:
         self._free: dict[int, deque[tuple[_Chunk, int]]] = {}
         self._lock = threading.Lock()
 
-    def allocate(self, nbytes: int) -> np.ndarray:
+    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """Return zeroed uint8 memory of shape `(nbytes,)`; the system gets it back when nothing refers to it."""
         whole = max(1, -(-nbytes // PAGE_NBYTES)) * PAGE_NBYTES
         with self._lock:

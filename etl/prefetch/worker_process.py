@@ -15,6 +15,7 @@ from multiprocessing.reduction import DupFd
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.images.settings import Setting, pillow_settings
 from etl.loading.batch_plan import BatchPlan
@@ -50,7 +51,7 @@ class Chunk:
     plan: BatchPlan
     first: int
     last: int
-    indices: np.ndarray
+    indices: NDArray[np.int64]
 
 
 class Worker:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.sources.csv_layout import QUOTE, CsvLayout, read_layout, unquote
 from etl.sources.csv_rows import scan_rows
@@ -168,7 +169,7 @@ class Csv(FileIdentity):
         return f"Csv({self.name!r}, {len(self):,} records of {len(self.layout.features)} features)"
 
 
-def _block_reader(file: PositionedFile, starts: np.ndarray) -> Callable[[int], list[bytes]]:
+def _block_reader(file: PositionedFile, starts: NDArray[np.int64]) -> Callable[[int], list[bytes]]:
     """Return a function that reads the lines of a block, without their ends."""
 
     @lru_cache(CACHED_BLOCKS)

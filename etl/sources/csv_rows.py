@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.sources.csv_layout import QUOTE, UNCLOSED_QUOTE, CsvLayout, check_line_length
 
@@ -35,10 +36,10 @@ class Rows:
     text: bytes
     offset: int
     first_line: int
-    starts: np.ndarray
-    ends: np.ndarray
-    label_starts: np.ndarray
-    label_ends: np.ndarray
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    label_starts: NDArray[np.int64]
+    label_ends: NDArray[np.int64]
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines without their ends."""
@@ -90,7 +91,7 @@ def scan_rows(layout: CsvLayout) -> Iterator[Rows]:
             number += len(newlines)
 
 
-def _find_rows(layout: CsvLayout, text: bytes, offset: int, first_line: int, newlines: np.ndarray) -> Rows:
+def _find_rows(layout: CsvLayout, text: bytes, offset: int, first_line: int, newlines: NDArray[np.int64]) -> Rows:
     characters = np.frombuffer(text, np.uint8)
     starts = np.concatenate([[0], newlines[:-1] + 1])
     ends = newlines - (characters[np.maximum(newlines - 1, 0)] == _CARRIAGE_RETURN)
@@ -113,7 +114,11 @@ def _find_rows(layout: CsvLayout, text: bytes, offset: int, first_line: int, new
 
 
 def _find_labels(
-    layout: CsvLayout, first_line: int, starts: np.ndarray, ends: np.ndarray, delimiters: np.ndarray
+    layout: CsvLayout,
+    first_line: int,
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    delimiters: NDArray[np.int64],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the start and the end of each line's label; raise `ValueError` if a line has a wrong number of fields."""
     columns = len(layout.names)

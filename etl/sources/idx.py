@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.record import Record
@@ -152,7 +153,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
     path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
-def _parse(path: Path, content: np.ndarray) -> np.ndarray:
+def _parse(path: Path, content: NDArray[np.uint8]) -> np.ndarray:
     dtype, shape, expected = _read_header(path, content)
     if len(content) != expected:
         raise ValueError(
@@ -165,7 +166,7 @@ def _parse(path: Path, content: np.ndarray) -> np.ndarray:
         raise ValueError(f"{path}: no array is of shape {shape} ({error})") from None
 
 
-def _read_header(path: Path, content: np.ndarray) -> tuple[np.dtype, tuple[int, ...], int]:
+def _read_header(path: Path, content: NDArray[np.uint8]) -> tuple[np.dtype, tuple[int, ...], int]:
     """Return the dtype and shape of the array, and the size of the whole file in bytes."""
     magic = content[:4].tobytes()
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_DTYPES or not 0 < magic[3] <= MAX_AXES:

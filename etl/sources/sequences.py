@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.sources.csv_layout import CsvLayout, read_layout
 from etl.sources.csv_rows import scan_rows
@@ -139,7 +140,7 @@ class Sequences(Identified):
             self.classes = list(folders)
             self._labels = [number for number, files in enumerate(folders.values()) for _ in files]
         walk.left_out.warn(self.name)
-        self._lengths: np.ndarray | None = None
+        self._lengths: NDArray[np.int64] | None = None
         self.ragged = ("features",) if label is None else ("features", "label")
 
     @classmethod
@@ -181,7 +182,7 @@ class Sequences(Identified):
         return self._read(index)
 
     @property
-    def lengths(self) -> np.ndarray:
+    def lengths(self) -> NDArray[np.int64]:
         """The number of steps of each sequence: int64 of shape `(records,)`. The first access reads all files."""
         if self._lengths is None:
             self._lengths = np.array([self._count_steps(index) for index in range(len(self))], np.int64)

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from etl.images.pillow import suffixes
@@ -63,11 +64,11 @@ class TarIndex:
         chosen one follows `FURTHER_IMAGE`.
     """
 
-    offsets: np.ndarray
-    sizes: np.ndarray
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
     labels: np.ndarray | None
     names: bytes
-    name_ends: np.ndarray
+    name_ends: NDArray[np.int64]
     label_names: tuple[str, ...] | None
     left_out: Mapping[str, int]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from etl.images import jpeg_crop, pillow, turbo
@@ -69,7 +70,7 @@ class Decode:
         opened = self.open(record["features"])
         return {**record, "features": pillow.to_pixels(opened) if isinstance(opened, Image.Image) else opened}
 
-    def open(self, encoded: np.ndarray) -> Any:
+    def open(self, encoded: NDArray[np.uint8]) -> Any:
         """Return the image in the decoder's own form: an array, or a Pillow image."""
         return DECODERS[self.decoder](encoded, self.at_least)
 

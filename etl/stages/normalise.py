@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.kernels import CHANNELS, find_normalise_rows
 from etl.sources.record import Record
@@ -79,11 +80,11 @@ class Normalise:
         return self.offset.reshape(-1), self.scale.reshape(-1)
 
     @cached_property
-    def offset(self) -> np.ndarray:
+    def offset(self) -> NDArray[np.float32]:
         """The value to subtract from pixels, for each channel: float32 of shape `(channels, 1, 1)`."""
         return (np.array(self.mean) * 255).astype(np.float32)[:, None, None]
 
     @cached_property
-    def scale(self) -> np.ndarray:
+    def scale(self) -> NDArray[np.float32]:
         """The factor to multiply the difference by, for each channel: float32 of shape `(channels, 1, 1)`."""
         return (1 / (np.array(self.std) * 255)).astype(np.float32)[:, None, None]

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from etl.sources.record import Record
@@ -20,7 +21,7 @@ MAX_TRIES = 10
 class DecodedCrop:
     """A crop that the decoder took: `pixels` is a uint8 array of shape `(rows, columns, 3)`."""
 
-    pixels: np.ndarray
+    pixels: NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

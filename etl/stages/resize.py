@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from etl.images import pillow, turbo
@@ -64,7 +65,7 @@ class Resize:
             is_done = features.size == (self.width, self.height)
             return pillow.to_pixels(features) if is_done else pillow.resize(features, self.height, self.width)
         if features.shape[:2] == (self.height, self.width):
-            pixels: np.ndarray = features
+            pixels: NDArray[np.uint8] = features
             return pixels
         if self.resizer == "opencv":
             return turbo.resize(features, self.height, self.width, out)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from presave.columns import Column
 from presave.errors import StoreError, is_shortage, shortage_error
@@ -30,7 +31,7 @@ class ArrayColumn:
         self.array.flags.writeable = False
         self._has_small_rows = array[:1].nbytes <= SMALL_ROW_NBYTES
 
-    def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
+    def gather(self, rows: NDArray[np.int64], out: np.ndarray, slots: NDArray[np.int64] | slice) -> None:
         # Large rows come here only if the format reads whole shards; otherwise `MappedRows` copies them in one call.
         if isinstance(slots, slice):
             # "clip", because NumPy's default mode would gather into a temporary array first; the store has checked the
@@ -42,11 +43,13 @@ class ArrayColumn:
             for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
                 out[slot] = self.array[row]
 
-    def copy_ranges(self, starts: np.ndarray, ends: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+    def copy_ranges(
+        self, starts: NDArray[np.int64], ends: NDArray[np.int64], out: np.ndarray, places: NDArray[np.int64]
+    ) -> None:
         for start, end, place in zip(starts.tolist(), ends.tolist(), places.tolist(), strict=True):
             out[place : place + end - start] = self.array[start:end]
 
-    def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def locate(self, rows: NDArray[np.int64]) -> tuple[np.ndarray, NDArray[np.int64]]:
         return self.array, rows
 
     def view(self, first: int, last: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from presave.columns import Column
 
@@ -16,7 +17,7 @@ from presave.columns import Column
 class ColumnReader(Protocol):
     """One column of a shard. Several threads may use it at once."""
 
-    def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
+    def gather(self, rows: NDArray[np.int64], out: np.ndarray, slots: NDArray[np.int64] | slice) -> None:
         """Copy row `rows[k]` to `out[slots][k]`, for all k.
 
         Parameters
@@ -29,7 +30,9 @@ class ColumnReader(Protocol):
             Positions in `out`.
         """
 
-    def copy_ranges(self, starts: np.ndarray, ends: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+    def copy_ranges(
+        self, starts: NDArray[np.int64], ends: NDArray[np.int64], out: np.ndarray, places: NDArray[np.int64]
+    ) -> None:
         """Copy rows `starts[k]` up to `ends[k]` into `out` from row `places[k]` on, for all k.
 
         Parameters
@@ -42,7 +45,7 @@ class ColumnReader(Protocol):
             First row of each range in `out`.
         """
 
-    def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def locate(self, rows: NDArray[np.int64]) -> tuple[np.ndarray, NDArray[np.int64]]:
         """Return a read-only, C-contiguous array and the positions of `rows` in it, without a copy if possible."""
 
     def view(self, first: int, last: int) -> np.ndarray:

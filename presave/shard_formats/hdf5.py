@@ -16,6 +16,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from presave import forks
 from presave.columns import Column
@@ -185,7 +186,7 @@ class Hdf5Column:
     def _data(self) -> h5py.Dataset:
         return self._shard.data[self._name]
 
-    def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
+    def gather(self, rows: NDArray[np.int64], out: np.ndarray, slots: NDArray[np.int64] | slice) -> None:
         target = out[slots] if isinstance(slots, slice) else out
         places = np.arange(len(rows)) if isinstance(slots, slice) else slots
         order = np.argsort(rows, kind="stable")
@@ -194,7 +195,9 @@ class Hdf5Column:
             chunk = self._read_chunk(number)
             target[places[members]] = chunk[rows[members] - number * self._chunk_rows]
 
-    def copy_ranges(self, starts: np.ndarray, ends: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+    def copy_ranges(
+        self, starts: NDArray[np.int64], ends: NDArray[np.int64], out: np.ndarray, places: NDArray[np.int64]
+    ) -> None:
         # In file order, so that a chunk that several ranges share is decompressed once.
         held = -1
         chunk = np.empty(0)
@@ -207,7 +210,7 @@ class Hdf5Column:
                 low, high = max(start, first), min(end, first + self._chunk_rows)
                 out[place + low - start : place + high - start] = chunk[low - first : high - first]
 
-    def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def locate(self, rows: NDArray[np.int64]) -> tuple[np.ndarray, NDArray[np.int64]]:
         found = np.empty((len(rows), *self._shape[1:]), self._dtype)
         self.gather(rows, found, slice(0, len(rows)))
         found.flags.writeable = False

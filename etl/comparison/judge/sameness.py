@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.comparison.request.epoch_content import EpochContent, Signatures
 from etl.measuring.arrays import ArraySpec
@@ -360,7 +361,7 @@ def nearest_pairs(queries: np.ndarray, points: np.ndarray, reach: float) -> tupl
 
 
 def _nearest_groups(
-    row: np.ndarray, group: np.ndarray, distance: np.ndarray, sizes: np.ndarray, rows: int
+    row: np.ndarray, group: np.ndarray, distance: np.ndarray, sizes: NDArray[np.int64], rows: int
 ) -> np.ndarray | None:
     """Return the nearest group of each row, -1 if it has none; None if more rows want a group than it has records."""
     nearest = np.full(rows, -1)
@@ -370,7 +371,9 @@ def _nearest_groups(
     return nearest if (wanted <= sizes).all() else None
 
 
-def assign_groups(row: np.ndarray, group: np.ndarray, distance: np.ndarray, sizes: np.ndarray, rows: int) -> np.ndarray:
+def assign_groups(
+    row: np.ndarray, group: np.ndarray, distance: np.ndarray, sizes: NDArray[np.int64], rows: int
+) -> np.ndarray:
     """Return a group for as many rows as possible, with the smallest sum of distances; -1 for rows left over.
 
     Each row in turn takes the shortest augmenting path, on which other rows may move on to another group. Potentials

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.sources import ImageFolder
 from etl.sources.record import Record, source_name
@@ -64,7 +65,7 @@ class Subset:
         return f"record {number}, {describe(number)}" if describe is not None else f"record {number}"
 
 
-def _one_of_each_first(order: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _one_of_each_first(order: NDArray[np.int64], labels: np.ndarray) -> NDArray[np.int64]:
     """Return `order` with one record of each class first: loaders number the classes of the folders that they find."""
     _, firsts = np.unique(labels[order], return_index=True)
     return np.concatenate([order[firsts], np.delete(order, firsts)])
@@ -79,7 +80,7 @@ class _Chosen:
         Its records.
     """
 
-    def __init__(self, dataset: Any, indices: np.ndarray) -> None:
+    def __init__(self, dataset: Any, indices: NDArray[np.int64]) -> None:
         self._dataset = dataset
         self._indices = indices
 

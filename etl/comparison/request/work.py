@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import presave
 from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
@@ -198,7 +199,7 @@ class Work:
         tensors = map_batch(batch, as_tensor)
         return tensors.features, tensors.labels
 
-    def epoch_order(self) -> np.ndarray:
+    def epoch_order(self) -> NDArray[np.int64]:
         """Return the indices of the selected records in the order of epoch 0, for the comparison's own strategies."""
         return Sampler(len(self.records), self.settings.batch_size, True, self.settings.seed, False).order(0)
 

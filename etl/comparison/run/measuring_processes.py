@@ -230,7 +230,17 @@ class MeasuringProcesses:
         return self._ask_ranks(AuditedSample, "measure", candidate, join, recipe=recipe)
 
     def tune(self, candidate: Candidate, batches: int, limit_seconds: float | None = None) -> TuningSample:
-        """Return one sample of training on `batches` of an epoch, or on all; after `limit_seconds` it is given up."""
+        """Return one sample of training on some batches of an epoch.
+
+        Parameters
+        ----------
+        candidate : Candidate
+            The way to load.
+        batches : int
+            Batches; all of the epoch if it has fewer.
+        limit_seconds : float, optional
+            Time after which it is given up.
+        """
         recipe = self._tuning_recipe(candidate, batches)
         return self._ask(TuningSample, "tune", candidate, limit_seconds, recipe=recipe)
 

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etl.loading.batch import Batch
 
@@ -41,7 +42,7 @@ class Backend(Protocol):
     def send(self, batch: Batch) -> Sent:
         """Begin to copy `batch` to the device while it computes."""
 
-    def allocate(self, nbytes: int) -> np.ndarray:
+    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """Allocate memory from which the device copies fastest: uint8 of shape `(nbytes,)`, uninitialised."""
 
     def place(self, model: torch.nn.Module, dtype: str | None) -> torch.nn.Module:

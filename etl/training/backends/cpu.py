@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from etl.loading.batch import Batch, as_batch
 from etl.training.backends.tensors import as_tensor, map_batch, torch_dtype
@@ -37,7 +38,7 @@ class CpuBackend:
         """Return the batch as already arrived, since there is nothing to copy."""
         return Arrived(self.put(batch))
 
-    def allocate(self, nbytes: int) -> np.ndarray:
+    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """Allocate ordinary memory: uint8 of shape `(nbytes,)`."""
         return np.empty(nbytes, np.uint8)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from etl.loading.batch import Batch, as_batch
 from etl.training.backends.tensors import as_tensor, map_batch, torch_dtype
@@ -77,7 +78,7 @@ class CudaBackend:
         """
         return self._send(batch, stage=False)
 
-    def allocate(self, nbytes: int) -> np.ndarray:
+    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """Allocate page-locked memory, which the device reads directly: uint8 of shape `(nbytes,)`."""
         pinned: np.ndarray = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned
