@@ -142,14 +142,14 @@ class WaitWatch:
         if self._pressure is not None:
             os.close(self._pressure)
 
-    def begin(self) -> None:
-        """Begin to wait for a batch."""
+    def begin(self) -> bool:
+        """Begin to wait for a batch; return False if `end` would do nothing."""
         if self._loop is None or self._is_first:
-            return
+            return self._loop is not None
         asked = time.perf_counter()
         self._is_watching = self._cost <= self._max_cost_share * (asked + self._seconds)
         if not self._is_watching:
-            return
+            return False
         if self._pressure is not None:
             self._stalled -= _seconds_of_pressure(self._pressure)
         for task in self._others:
@@ -157,6 +157,7 @@ class WaitWatch:
         self._loop.begin()
         self._cpu, self._began = time.thread_time(), time.perf_counter()
         self._cost += self._began - asked
+        return True
 
     def end(self) -> None:
         """End to wait, since the batch is there or the epoch has ended."""

@@ -80,7 +80,7 @@ def _watch_torch(module: Any, session: Session) -> None:
 
     def __next__(self: Any) -> Any:  # noqa: N807
         times = getattr(self, "_etl_times", None) if session.is_here else None
-        return take(self) if times is None else session.take(times, lambda: take(self))
+        return take(self) if times is None else session.clock.take(times, lambda: take(self))
 
     def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
         times = getattr(self, "_etl_times", None) if session.is_here else None

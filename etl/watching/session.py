@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from etl.watching.stacks import BOUNDARIES, FetchTimer, MemoryWatch, WorkerReports, note_places, start_sampling
+from etl.watching.stacks import BOUNDARIES, MemoryWatch, WorkerReports, note_places, start_sampling
 from etl.watching.times import LoopClock, LoopTimes
 
 SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size", "threads", "processes")
@@ -18,13 +18,12 @@ SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory"
 class Session:
     """Times the loops of this process, and samples where they are, from `start` to `stop`."""
 
-    def __init__(self, before: Callable[[LoopTimes, float | None], None] = lambda *_: None) -> None:
+    def __init__(self, before: Callable[[LoopTimes, float | None], None] | None = None) -> None:
         self.clock = LoopClock(before)
         self.loops: list[LoopTimes] = []  # one for each loader
         self.memory = MemoryWatch()
         self.reports = WorkerReports()
         self._times: dict[Any, LoopTimes] = {}
-        self._timers: dict[int, FetchTimer] = {}
         self._ended = threading.Event()
         self._owner = os.getpid()
         self._began: float | None = None
@@ -73,22 +72,6 @@ class Session:
             self.loops.append(self._times[key])
         return self._times[key]
 
-    def take(self, times: LoopTimes, ask: Callable[[], Any]) -> Any:
-        """Return `ask()`, the next batch, which this thread may load itself."""
-        if self.clock.is_waiting or times.settings.get("num_workers"):
-            return self.clock.take(times, ask)
-        timer = self._timers.get(threading.get_ident())
-        if timer is None:
-            timer = self._timers[threading.get_ident()] = FetchTimer()
-
-        def load() -> Any:
-            batch, fetch = timer.take(ask)
-            if fetch is not None:
-                times.fetches.append(fetch)
-            return batch
-
-        return self.clock.take(times, load)
-
     def epoch(self, loader: Any, iterate: Callable[[Any], Iterator[Any]] = iter, owner: object = None) -> Iterator[Any]:
         """Return the batches of an epoch, which `iterate(loader)` begins; `owner` lives as long as they do."""
         if not self.is_here or self.clock.is_waiting:  # in a fork, or for a loader around this one
@@ -102,11 +85,11 @@ class _Epoch(Iterator[Any]):
     """An epoch that is timed."""
 
     def __init__(self, session: Session, times: LoopTimes, begin: Callable[[], Iterable[Any]], owner: object) -> None:
-        self._session, self._times, self._owner = session, times, owner
+        self._take, self._times, self._owner = session.clock.take, times, owner
         self._batches = session.clock.start(times, begin)
 
     def __next__(self) -> Any:
-        return self._session.take(self._times, self._batches.__next__)
+        return self._take(self._times, self._batches.__next__)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)

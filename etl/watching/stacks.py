@@ -22,9 +22,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from etl.measuring.places import is_users
-from etl.measuring.waiting import Task
 from etl.runtime.resources import available_nbytes
-from etl.watching.times import MAX_COST_SHARE, Activity, Fetch, LoopTimes, Place
+from etl.watching.times import MAX_COST_SHARE, Activity, Fetch, FetchTimer, LoopTimes, Place
 
 INTERVAL_SECONDS = 0.04
 # A thread whose innermost frame is in one of these files waits for others.
@@ -136,30 +135,6 @@ def _resident_nbytes() -> int:
     return pages * mmap.PAGESIZE
 
 
-class FetchTimer:
-    """Times some of the batches that the calling thread loads, if the kernel tells its times on a CPU."""
-
-    def __init__(self) -> None:
-        self._task: Task | None = None
-        with contextlib.suppress(OSError):
-            self._task = Task(f"{os.getpid()}/task/{threading.get_native_id()}")
-        self._began, self._cost = time.perf_counter(), 0.0
-
-    def take(self, fetch: Callable[[], Any]) -> tuple[Any, Fetch | None]:
-        """Return `fetch()` and its times; None instead of these if they would cost too much."""
-        asked = time.perf_counter()
-        if self._task is None or self._cost > MAX_COST_SHARE * (asked - self._began):
-            return fetch(), None
-        self._task.used = self._task.queued = 0.0
-        self._task.begin()
-        used, began = time.thread_time(), time.perf_counter()
-        batch = fetch()
-        ended, used = time.perf_counter(), time.thread_time() - used
-        self._task.end()
-        self._cost += began - asked + time.perf_counter() - ended
-        return batch, Fetch(ended - began, used, self._task.queued)
-
-
 class WorkerReports:
     """A temporary folder in which worker processes report their batches and where they are."""
 
@@ -211,9 +186,10 @@ def report_worker(prefix: str, of_user: Callable[[int], Any] | None, number: int
     main, timer = threading.get_ident(), FetchTimer()
 
     def timed(fetcher: Any, load: Callable[..., Any], indices: Any) -> Any:
+        if not timer.is_due(time.perf_counter()):
+            return load(fetcher, indices)
         batch, times = timer.take(partial(load, fetcher, indices))
-        if times is not None:
-            _write(file, "fetch", *times)
+        _write(file, "fetch", *times)
         return batch
 
     def look(frames: Mapping[int, FrameType]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from etl.measuring.structure import record_count
-from etl.measuring.waiting import WaitTimes, WaitWatch
+from etl.measuring.waiting import Task, WaitTimes, WaitWatch
 
 # Steps are summed in at most so many blocks: an interval needs no more. Then pairs of blocks are joined.
 MOST_BLOCKS = 512
@@ -99,6 +100,10 @@ class LoopTimes:
         """All steps but the first, which a long training has once, too."""
         return sum(each.steps for each in self.blocks)
 
+    def __post_init__(self) -> None:
+        # No other process loads.
+        self.is_loaded_here = not self.settings.get("num_workers")
+
     @property
     def is_between_epochs(self) -> bool:
         """True if the next batch is the first of an epoch."""
@@ -160,6 +165,32 @@ class LoopTimes:
             self._cost += time.perf_counter() - began
 
 
+class FetchTimer:
+    """Times some of the batches that the calling thread loads, if the kernel tells its times on a CPU."""
+
+    def __init__(self) -> None:
+        self._task: Any = None
+        with contextlib.suppress(OSError):
+            self._task = Task(f"{os.getpid()}/task/{threading.get_native_id()}")
+        self._began, self._cost = time.perf_counter(), 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Return True if timing another batch does not cost too much."""
+        return self._task is not None and self._cost <= MAX_COST_SHARE * (now - self._began)
+
+    def take(self, fetch: Callable[[], Any]) -> tuple[Any, Fetch]:
+        """Return `fetch()` and its times; it must be due."""
+        asked = time.perf_counter()
+        self._task.used = self._task.queued = 0.0
+        self._task.begin()
+        used, began = time.thread_time(), time.perf_counter()
+        batch = fetch()
+        ended, used = time.perf_counter(), time.thread_time() - used
+        self._task.end()
+        self._cost += began - asked + time.perf_counter() - ended
+        return batch, Fetch(ended - began, used, self._task.queued)
+
+
 @dataclass
 class Activity:
     """The loop of a thread: the loader that it has last asked, if it waits for it, and its waits for all loaders."""
@@ -167,6 +198,14 @@ class Activity:
     times: LoopTimes
     waits: bool = False
     waited: float = 0.0
+    timer: FetchTimer = field(default_factory=FetchTimer)
+
+    def end(self, began: float) -> float:
+        """Return the seconds of a wait since `began`, which is over."""
+        wait = time.perf_counter() - began
+        self.waits = False
+        self.waited += wait
+        return wait
 
 
 class LoopClock:
@@ -174,11 +213,11 @@ class LoopClock:
 
     Parameters
     ----------
-    before : callable
+    before : callable, optional
         Called when a loop asks for a batch or begins an epoch: with its times, and the seconds of the step before.
     """
 
-    def __init__(self, before: Callable[[LoopTimes, float | None], None]) -> None:
+    def __init__(self, before: Callable[[LoopTimes, float | None], None] | None = None) -> None:
         self.activities: dict[int, Activity] = {}  # by identifier of the thread
         self._before = before
 
@@ -192,46 +231,52 @@ class LoopClock:
         """Return `begin()`, which begins an epoch."""
         if self.is_waiting:
             return begin()
-        self._before(times, None)
-        began = self._begin(times)
+        if self._before is not None:
+            self._before(times, None)
+        here = self._here(times)
+        here.times, here.waits = times, True
+        began = time.perf_counter()
         try:
             return begin()
         finally:
-            times.note_start(self._end(began))
+            times.note_start(here.end(began))
 
     def take(self, times: LoopTimes, ask: Callable[[], Any]) -> Any:
-        """Return `ask()`, the next batch; a `StopIteration` ends the epoch."""
-        if self.is_waiting:
+        """Return `ask()`, the next batch; a `StopIteration` ends the epoch.
+
+        This runs for every batch, after a step that has filled the CPU's caches: each function that it calls counts.
+        """
+        here = self.activities.get(threading.get_ident())
+        if here is None:
+            here = self._here(times)
+        elif here.waits:
             return ask()
-        here = self._here(times)
-        self._before(times, times.note_step(time.perf_counter(), here.waited))
-        if times.watch is not None:
-            times.watch.begin()
-        began = self._begin(times)
+        asked = time.perf_counter()
+        step = times.note_step(asked, here.waited)
+        if self._before is not None:
+            self._before(times, step)
+        watch = times.watch if times.watch is not None and times.watch.begin() else None
+        here.times, here.waits = times, True
+        began = time.perf_counter()
         try:
-            batch = ask()
+            if times.is_loaded_here and here.timer.is_due(asked):
+                batch, fetch = here.timer.take(ask)
+                times.fetches.append(fetch)
+            else:
+                batch = ask()
         except BaseException as error:
-            wait = self._end(began)
+            wait = here.end(began)
             if isinstance(error, StopIteration):
                 times.note_end(wait)
             raise
-        wait = self._end(began)
-        if times.watch is not None:
-            times.watch.end()
+        wait = here.end(began)
+        if watch is not None:
+            watch.end()
         times.note_batch(wait, began + wait, here.waited, batch)
         return batch
 
     def _here(self, times: LoopTimes) -> Activity:
-        return self.activities.setdefault(threading.get_ident(), Activity(times))
-
-    def _begin(self, times: LoopTimes) -> float:
-        here = self._here(times)
-        here.times, here.waits = times, True
-        return time.perf_counter()
-
-    def _end(self, began: float) -> float:
-        wait = time.perf_counter() - began
-        here = self.activities[threading.get_ident()]
-        here.waits = False
-        here.waited += wait
-        return wait
+        here = self.activities.get(threading.get_ident())
+        if here is None:
+            here = self.activities[threading.get_ident()] = Activity(times)
+        return here
