@@ -1,7 +1,7 @@
 """Compare a loop that `etl.watch` watches with the same loop alone: `python -m benchmarks.studies.watching`.
 
-Both loops take turns in one process, over one DataLoader, with steps of a fixed amount of work that takes five
-milliseconds. What remains is what watching costs.
+Both loops take turns in one process, over one DataLoader. A step takes five milliseconds, in which the process waits, as
+for a device, or computes. What remains is what watching costs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from benchmarks.measuring.statistics import ratio_interval
 from benchmarks.measuring.values import JsonValues
 from benchmarks.studies.study import FOLDER, Plan, as_markdown, describe_ratio, print_lines, run_study, study_parser
 
-STEP_SECONDS, STEPS, BATCH_SIZE = 0.005, 100, 8
+STEP_SECONDS, STEPS, BATCH_SIZE = 0.005, 200, 8
 # Epochs of each loop in a round, in random order.
 EPOCHS = 4
-WORKERS = (0, 2)
+WAITS, COMPUTES = "waits", "computes"
+# Workers of the DataLoader, and what a step does.
+CASES = ((0, WAITS), (2, WAITS), (0, COMPUTES))
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Turns(JsonValues):
         return statistics.median(self.watched) / statistics.median(self.alone)
 
 
-TURNS: Kind[tuple[int, int], Turns] = Kind("watching", tuple[int, int], Turns)
+TURNS: Kind[tuple[int, str, int], Turns] = Kind("watching", tuple[int, str, int], Turns)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,27 +57,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Plan(
             question="What does etl.watch cost a loop?",
             arms="a loop over a DataLoader, and the same loop over etl.watch of it, in one process",
-            number=f"{options.rounds} rounds for each of {len(WORKERS)} loaders, {EPOCHS} epochs of each loop",
+            number=f"{options.rounds} rounds for each of {len(CASES)} cases, {EPOCHS} epochs of each loop",
             nominal_error="5% for each interval",
             stopping="when all rounds are measured",
             exclusions="the first epoch of each round, which warms the loader up",
             primary="time of an epoch when watched over that alone; the aim is an upper end of at most 1.005",
         ),
         {"step_seconds": STEP_SECONDS, "steps": STEPS, "batch_size": BATCH_SIZE},
-        [(workers, number) for number in range(options.rounds) for workers in WORKERS],
-        lambda key: take_turns(key[0]),
+        [(*case, number) for number in range(options.rounds) for case in CASES],
+        lambda key: take_turns(key[0], key[1]),
         lambda results, console: print_lines("Time of a watched loop", lines_of(results), console),
-        lambda key: f"{key[0]} workers, round {key[1] + 1}",
+        lambda key: f"{key[0]} workers, a step {key[1]}, round {key[2] + 1}",
     )
 
 
-def take_turns(workers: int) -> Turns:
+def take_turns(workers: int, does: str) -> Turns:
     """Return the seconds of both loops over a DataLoader, after an untimed epoch."""
     from torch.utils.data import DataLoader  # here, because asv imports this module to find its suites
 
     records: Any = [np.full(64, number, np.float32) for number in range(STEPS * BATCH_SIZE)]
     loader = DataLoader(records, BATCH_SIZE, num_workers=workers, persistent_workers=workers > 0)
-    step = partial(work, _passes_of(STEP_SECONDS))
+    step = partial(time.sleep, STEP_SECONDS) if does == WAITS else partial(work, _passes_of(STEP_SECONDS))
     seconds: dict[Callable[..., float], list[float]] = {alone: [], watched: []}
     alone(loader, step)
     for loop in random.sample([*seconds] * EPOCHS, len(seconds) * EPOCHS):
@@ -121,12 +123,12 @@ def render(path: Path) -> str:
     return as_markdown(lines_of(read_results(path, TURNS))) + "\n"
 
 
-def lines_of(results: dict[tuple[int, int], Turns]) -> list[tuple[str, str, str]]:
+def lines_of(results: dict[tuple[int, str, int], Turns]) -> list[tuple[str, str, str, str]]:
     """Return the lines of the table: the time of a watched loop over that of the loop alone."""
-    lines = [("DataLoader", "watched over alone", "rounds")]
-    for workers in dict.fromkeys(key[0] for key in results):
-        ratio = ratio_interval([each.ratio for key, each in results.items() if key[0] == workers])
-        lines.append((f"{workers or 'no'} workers", describe_ratio(ratio, 4), str(ratio.count)))
+    lines = [("DataLoader", "in a step, the process", "watched over alone", "rounds")]
+    for workers, does in dict.fromkeys(key[:2] for key in results):
+        ratio = ratio_interval([each.ratio for key, each in results.items() if key[:2] == (workers, does)])
+        lines.append((f"{workers or 'no'} workers", does, describe_ratio(ratio, 4), str(ratio.count)))
     return lines
 
 
