@@ -1,7 +1,7 @@
 """Compare a loop that `etl.watch` watches with the same loop alone: `python -m benchmarks.studies.watching`.
 
-Both loops take turns in one process, over one DataLoader. A step takes five milliseconds, in which the process waits, or
-computes. What remains is what watching costs.
+Both loops take turns in one process, over one DataLoader. A step takes five milliseconds, in which the process waits,
+as for a device, or computes. What remains is what watching costs.
 """
 
 from __future__ import annotations
