@@ -107,12 +107,9 @@ class Progress:
         if rounds <= self._rounds:
             return None
         self._rounds = rounds
-        is_of_cells = header["experiment"] == CELLS.experiment
-        epochs = (
-            f"an epoch takes {walls(by_variant(results_in(lines, CELLS)))}"
-            if is_of_cells
-            else f"of {header['experiment']}"
-        )
+        epochs = f"of {header['experiment']}"
+        if header["experiment"] == CELLS.experiment:
+            epochs = f"an epoch takes {walls(by_variant(results_in(lines, CELLS)))}"
         return f"round {rounds} of {header['rounds']}: {epochs}"
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import statistics
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +124,8 @@ def in_threads(work: Callable[[int], object], count: int, threads: int) -> None:
         for index in range(first, count, threads):
             work(index)
 
-    running = [threading.Thread(target=take, args=(first,)) for first in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(take, range(threads)))
 
 
 def measure_cpu(operations: dict[str, Operation], photographs: int) -> dict[str, float]:

@@ -57,7 +57,21 @@ class Measured:
     missing: dict[Cell, str]
 
 
-class EndToEnd(Suite, ABC):
+class AxisSuite(Suite, ABC):
+    """A suite along an axis, which a subclass chooses."""
+
+    @property
+    @abstractmethod
+    def param_names(self) -> list[str]:
+        """Axes of a suite, as fields of `Cell`."""
+
+    def cell(self, *values: Any) -> Cell:
+        """Return the cell at these values: that of the suite's axis, after a strategy if the axis has several."""
+        *strategy, value = values
+        return cell_at(self.param_names[-1], value, *strategy)
+
+
+class EndToEnd(AxisSuite):
     """The metrics of one epoch, with a sample from every round. A subclass chooses the axis, and so the cells."""
 
     page_note = (
@@ -83,16 +97,6 @@ class EndToEnd(Suite, ABC):
         cell = self.cell(*values)
         if cell not in cache.results:
             raise NotImplementedError(_reason_not_measured(cache, cell))  # asv's n/a
-
-    @property
-    @abstractmethod
-    def param_names(self) -> list[str]:
-        """Axes of a suite, as fields of `Cell`."""
-
-    def cell(self, *values: Any) -> Cell:
-        """Return the cell at these values: that of the suite's axis, after a strategy if the axis has several."""
-        *strategy, value = values
-        return cell_at(self.param_names[-1], value, *strategy)
 
     @attributes(unit="seconds")
     def track_wall(self, cache: Measured, *values: Any) -> dict[str, Any]:
@@ -296,7 +300,7 @@ if PROFILE.grid:
             return Cell(**dict(zip(self.param_names, values, strict=True)))
 
 
-class Presaving(Suite, ABC):
+class Presaving(AxisSuite):
     """The one-time cost of the presaved strategies: writing a store. A subclass chooses the axis."""
 
     page_note = f"{PROFILE.samples} photographs, resized to {PROFILE.image_size} x {PROFILE.image_size}. {SMALLER}"
@@ -307,16 +311,6 @@ class Presaving(Suite, ABC):
         if cell.store not in cache.data.write_seconds and cell.store not in cache.data.failures:
             reason = unsupported_reason(cell) or f"profile {PROFILE.name!r} does not read this store"
             raise NotImplementedError(reason)  # asv's n/a
-
-    @property
-    @abstractmethod
-    def param_names(self) -> list[str]:
-        """Axis of a suite."""
-
-    def cell(self, value: str) -> Cell:
-        """Return a cell that reads the store at this value."""
-        (axis,) = self.param_names
-        return cell_at(axis, value)
 
     @attributes(unit="seconds")
     def track_write_time(self, cache: Measured, value: str) -> dict[str, Any]:

@@ -97,12 +97,8 @@ FIGURE = re.compile(
 
 def documents() -> list[Path]:
     """Return README and docs."""
-    return [
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        ROOT / "benchmarks/README.md",
-        *sorted(ROOT.glob("docs/*.md")),
-    ]
+    pages = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
+    return [*(ROOT / page for page in pages), *sorted(ROOT.glob("docs/*.md"))]
 
 
 def rewrite(text: str, folder: Path) -> str:

@@ -88,15 +88,10 @@ class Machinery(TimedSuite):
         return as_samples(cache["first batch"])
 
 
-class Wait:
-    """Compute that leaves the CPU free: waits for `seconds` at each batch."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def __call__(self, _: object) -> None:
-        if self.seconds:
-            wait_until(time.perf_counter() + self.seconds)
+def wait(seconds: float) -> None:
+    """Wait, which leaves the CPU free."""
+    if seconds:
+        wait_until(time.perf_counter() + seconds)
 
 
 def loading_beside(workers: str, etl_over_compute: float) -> str:
@@ -139,20 +134,19 @@ def measure_overlap(
     """
     results: Timings = {loading_beside(workers, ratio): [] for ratio in wanted}
     with make_iterator(photographs, count, workers=workers) as iterator:
-        no_compute = Wait(0)
-        _run_epoch(iterator, no_compute)
+        _run_epoch(iterator)
         for _ in range(rounds):
-            before, _ = _run_epoch(iterator, no_compute)
+            before, _ = _run_epoch(iterator)
             for ratio in wanted:
-                wall, compute = _run_epoch(iterator, Wait(before / len(iterator) / ratio))
-                after, _ = _run_epoch(iterator, no_compute)
+                wall, compute = _run_epoch(iterator, before / len(iterator) / ratio)
+                after, _ = _run_epoch(iterator)
                 # The machine's speed drifts: loading alone is the mean of just before and just after.
                 results[loading_beside(workers, ratio)].append(max((before + after) / 2, compute) / wall)
                 before = after
     return results
 
 
-def _run_epoch(iterator: Any, wait: Wait) -> tuple[float, float]:
+def _run_epoch(iterator: Any, compute_seconds: float = 0.0) -> tuple[float, float]:
     """Return the seconds of an epoch, and of its waits.
 
     The clock of the other suites is not used: it touches every page of a batch in the caller, which is 1% of a step.
@@ -161,7 +155,7 @@ def _run_epoch(iterator: Any, wait: Wait) -> tuple[float, float]:
     started = time.perf_counter()
     for _ in iterator:
         began = time.perf_counter()
-        wait(None)
+        wait(compute_seconds)
         waited += time.perf_counter() - began
     return time.perf_counter() - started, waited
 
@@ -170,12 +164,11 @@ def measure_machinery(rounds: int) -> Timings:
     """Measure the seconds that threads add to an empty batch, and the first batch over the plain iterator's."""
     record = {"features": np.zeros(1, np.float32), "label": 0}
     results: Timings = {"empty batch": [], "first batch": []}
-    no_compute = Wait(0)
     for _ in range(rounds):
         plain = etl.RawIterator([record] * EMPTY_BATCHES, etl.Pipeline([]), 1)
-        alone, _ = _run_epoch(plain, no_compute)
+        alone, _ = _run_epoch(plain)
         with etl.AsyncIterator(plain, PREFETCH_SIZE, threads=THREADS) as iterator:
-            results["empty batch"].append((_run_epoch(iterator, no_compute)[0] - alone) / EMPTY_BATCHES)
+            results["empty batch"].append((_run_epoch(iterator)[0] - alone) / EMPTY_BATCHES)
         results["first batch"].append(_seconds_to_first(PREFETCH_SIZE) / _seconds_to_first(0))
     return results
 
@@ -196,14 +189,13 @@ class WaitingSource:
     thread_safe = True
 
     def __init__(self, seconds: float, count: int) -> None:
-        self._wait = Wait(seconds)
-        self._count = count
+        self._seconds, self._count = seconds, count
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        self._wait(None)
+        wait(self._seconds)
         return {"features": np.zeros(4, np.float32), "label": index}
 
 
@@ -212,7 +204,7 @@ def measure_example() -> Iterator[tuple[float, float]]:
     for seconds in EXAMPLE_LOAD_SECONDS:
         plain = etl.RawIterator(WaitingSource(seconds, EXAMPLE_BATCHES), etl.Pipeline([]), 1)
         with etl.AsyncIterator(plain, 2, threads=1) as iterator:
-            times = run_epoch(iterator, Wait(EXAMPLE_COMPUTE_SECONDS))
+            times = run_epoch(iterator, lambda _: wait(EXAMPLE_COMPUTE_SECONDS))
         yield seconds, (times.stall.total - seconds) / (EXAMPLE_BATCHES - 1)
 
 

@@ -9,7 +9,6 @@ All servers take turns in one process, in balanced orders. Each has all compute 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import queue
@@ -19,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -127,24 +127,17 @@ def model_per_thread(model: torch.nn.Module, _: Resources) -> Iterator[Connect]:
 
 
 @contextlib.contextmanager
-def sequential(model: torch.nn.Module, allowed: Resources) -> Iterator[Connect]:
-    """Serve with `etl.training.ParallelInference`, one request at a time for each worker."""
-    with find_public("ParallelInference")(model, allowed.workers, "sequential", backend="cpu") as server:
-        yield lambda: server.output
-
-
-@contextlib.contextmanager
-def batched(model: torch.nn.Module, allowed: Resources) -> Iterator[Connect]:
-    """Serve with `etl.training.ParallelInference`, in batches."""
-    with find_public("ParallelInference")(model, allowed.workers, "batched", backend="cpu") as server:
+def parallel_inference(mode: str, model: torch.nn.Module, allowed: Resources) -> Iterator[Connect]:
+    """Serve with `etl.training.ParallelInference`; "sequential" takes one request at a time for each worker."""
+    with find_public("ParallelInference")(model, allowed.workers, mode, backend="cpu") as server:
         yield lambda: server.output
 
 
 SERVERS: dict[str, Callable[[torch.nn.Module, Resources], contextlib.AbstractContextManager[Connect]]] = {
     "lock": lock,
     "model per thread": model_per_thread,
-    "sequential": sequential,
-    "batched": batched,
+    "sequential": partial(parallel_inference, "sequential"),
+    "batched": partial(parallel_inference, "batched"),
 }
 SERVERS_OF_TORCH = ("lock", "model per thread")
 
@@ -410,7 +403,9 @@ def _ratios(found: Found) -> Mapping[str, Interval]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the models that are missing, and print the table; return 2 if that fails."""
-    options = parse(arguments)
+    parser = study_parser("benchmarks.serving", __doc__, clients=16, workers=2, rounds=MIN_ROUNDS)
+    parser.add_argument("--seconds", type=float, default=1.5, metavar="S", help="of each load (default: 1.5)")
+    options = parser.parse_args(arguments)
     loads = {"clients": options.clients, "workers": options.workers, "rounds": options.rounds}
     return run_study(
         FOUND,
@@ -429,13 +424,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lambda model: measure(model, **loads, seconds=options.seconds, shares=SHARES),
         lambda results, console: print_lines("One record a request", lines_of(results), console, keys=2),
     )
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
-    parser = study_parser("benchmarks.serving", __doc__, clients=16, workers=2, rounds=MIN_ROUNDS)
-    parser.add_argument("--seconds", type=float, default=1.5, metavar="S", help="of each load (default: 1.5)")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

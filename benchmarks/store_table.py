@@ -69,16 +69,10 @@ def show_store_table(photographs: Photographs, rounds: int, folder: Path, consol
     loading = StoreLoading(photographs)
     with loading.raw() as iterator:
         expected = _digest(iterator)
-    cells = [(RAW, "")]
-    missing: dict[Cell, str] = {}
-    for stage in STAGES:
-        for format_name in FORMATS:
-            cell = (format_name, stage)
-            reason = _check(cell, loading, folder / "checked.store", expected)
-            if reason:
-                missing[cell] = reason
-            else:
-                cells.append(cell)
+    every = [(format_name, stage) for stage in STAGES for format_name in FORMATS]
+    reasons = {cell: _check(cell, loading, folder / "checked.store", expected) for cell in every}
+    cells = [(RAW, ""), *(cell for cell, reason in reasons.items() if not reason)]
+    missing = {cell: reason for cell, reason in reasons.items() if reason}
     measured = Rounds(cells, lambda cell, number: _sample(cell, loading, folder / f"{number}.store"))
     measured.run(rounds)
     results = {cell: list(samples.values()) for cell, samples in measured.samples.items()}

@@ -158,10 +158,6 @@ def _make_other(workload: str, profile: Profile) -> OtherData:
     return OtherData(str(find_sequences(profile.samples)), [STEP_COLUMNS], SEQUENCE_CLASSES)
 
 
-def _open_other(workload: str, path: str) -> Any:
-    return etl.open_source(path, label=LABEL) if workload == TABLE else etl.open_source(path)
-
-
 def store_name(cell: Cell, data: Data) -> str:
     """Return the name of the store that a cell reads; a batch of more photographs than there are has one of its own."""
     records = records_of(cell, data)
@@ -176,7 +172,8 @@ def records_of(cell: Cell, data: Data) -> int:
 def open_source(data: Data, cell: Cell | None = None) -> Any:
     """Open the records of `cell`, by default photographs, as they are on disk."""
     if cell is not None and cell.workload != PHOTOGRAPHS:
-        return _open_other(cell.workload, data.others[cell.workload].path)
+        path = data.others[cell.workload].path
+        return etl.open_source(path, label=LABEL) if cell.workload == TABLE else etl.open_source(path)
     source = etl.ImageFolder(data.photographs)
     records = data.records if cell is None else records_of(cell, data)
     return source if records == len(source) else Repeated(source, records)
@@ -278,10 +275,8 @@ def unsupported_reason(cell: Cell) -> str:
         return "user loaders cannot be opened at this commit"
     if cell.workload != PHOTOGRAPHS and None in map(find_public, ("open_source", "Sequences", "Padding")):
         return "only photographs can be loaded in this way at this commit"
-    if cell.is_presaved:
-        reason = unsupported_store_reason(cell.presave_format, cell.presave_stage)
-        if reason:
-            return reason
+    if cell.is_presaved and (reason := unsupported_store_reason(cell.presave_format, cell.presave_stage)):
+        return reason
     arguments = inspect.signature(etl.AsyncIterator).parameters
     if cell.is_async and cell.worker_kind == "process" and "processes" not in arguments:
         return "there are no worker processes at this commit"

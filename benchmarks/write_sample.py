@@ -189,8 +189,7 @@ def main() -> None:
     os.dup2(2, 1)
     request = json.load(sys.stdin)
     photographs = Photographs(**request["photographs"])
-    if not is_importable(request["writer"]):
-        metrics = None
-    else:
+    metrics = None
+    if is_importable(request["writer"]):
         metrics = take_sample(request["writer"], request["jobs"], photographs, request["folder"])
     os.write(printed, json.dumps(metrics).encode())

@@ -103,6 +103,14 @@ def photographs() -> Report:
     )
 
 
+def changed(number: int, **metrics: Any) -> Report:
+    """Return `photographs()` with other metrics of strategy `number`."""
+    report = photographs()
+    strategies = list(report.strategies)
+    strategies[number] = replace(strategies[number], **metrics)
+    return replace(report, strategies=strategies)
+
+
 def one_strategy() -> Report:
     """Return a report of `raw` alone: no ratio, no store, no stage."""
     report = photographs()

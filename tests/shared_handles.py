@@ -14,6 +14,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+import presave
+
 COUNT, SIDE = 60, 16
 
 
@@ -159,3 +161,17 @@ class AnyThreadsConnection(EarlyConnection):
 
 COLLIDING = (Position, OpenTar, Buffer)
 SHARED = (*COLLIDING, OpenZip, OpenHdf5, Connection, AnyThreadsConnection)
+
+
+class Records:
+    """The items of a data set as records."""
+
+    def __init__(self, dataset: Shared) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> presave.Record:
+        image, label = self.dataset[index]
+        return {"features": image, "label": label}

@@ -11,6 +11,8 @@ from pathlib import Path
 
 REQUIREMENTS = Path(__file__).with_name("requirements")
 INSTALL_TIMEOUT_SECONDS = 3600
+# Words of lines of pip that name an error without its reason.
+BOILERPLATE = ("subprocess-exited-with-error", "note: This error originates", "exit code:", "metadata-generation")
 
 
 def make_environment(peer: str, folder: Path) -> str:
@@ -64,17 +66,5 @@ def _run(command: list[str], folder: Path) -> None:
 def find_reason(output: str) -> str:
     """Return the most informative line of pip's `output`: the first that names an error and is not boilerplate."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    named = [line for line in lines if "error" in line.lower() and not _is_boilerplate(line)]
+    named = [line for line in lines if "error" in line.lower() and not any(words in line for words in BOILERPLATE)]
     return (named or lines or ["it ended without a word"])[0]
-
-
-def _is_boilerplate(line: str) -> bool:
-    return any(
-        words in line
-        for words in (
-            "subprocess-exited-with-error",
-            "note: This error originates",
-            "exit code:",
-            "metadata-generation",
-        )
-    )

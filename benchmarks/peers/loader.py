@@ -42,7 +42,7 @@ def list_photographs(path: str) -> tuple[list[Path], np.ndarray]:
 def decode(file: Path) -> np.ndarray:
     """Return the pixels of a photograph, uint8 of shape `(224, 224, 3)`, decoded and resized by Pillow.
 
-    It is for pixels that are kept: all loaders keep the same ones, and pay as much for decoding them.
+    All loaders that keep pixels keep these, and pay as much for decoding them.
     """
     with Image.open(file) as photograph:
         return np.asarray(photograph.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
@@ -109,6 +109,18 @@ def write_memmap(path: str, folder: str) -> None:
     for number, file in enumerate(files):
         images[number] = decode(file)
     np.save(f"{folder}/labels.npy", labels)
+
+
+def open_memmap(folder: str) -> tuple[np.ndarray, Fill]:
+    """Return the labels that `write_memmap` wrote to `folder`, and what fills a batch with the pixels beside them."""
+    images, labels = np.load(f"{folder}/images.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
+    return labels, lambda batch, indices: fill_from_pixels(batch, (images[index] for index in indices))
+
+
+def open_images(path: str, fill: Fill, read: Callable[[Path], Any] = Path.read_bytes) -> tuple[np.ndarray, Fill]:
+    """Return the labels of the photographs below `path`, and `fill` for indices instead of what `read` returns."""
+    files, labels = list_photographs(path)
+    return labels, lambda batch, indices: fill(batch, (read(files[index]) for index in indices))
 
 
 class ReusedBatches:

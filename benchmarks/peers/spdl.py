@@ -24,9 +24,9 @@ from benchmarks.peers.loader import (
     Fill,
     FilledBatches,
     fill_from_jpegs,
-    fill_from_pixels,
     fill_with_crops,
-    list_photographs,
+    open_images,
+    open_memmap,
     write_memmap,
 )
 
@@ -74,30 +74,15 @@ class _Pipeline:
 
 
 def load_raw(path: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False) -> Any:
-    files, labels = list_photographs(path)
-
-    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
-        fill_from_jpegs(batch, (files[index].read_bytes() for index in indices))
-
-    return _Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
+    return _Pipeline(*open_images(path, fill_from_jpegs), batch_size, workers, buffer_size, thread_queue)
 
 
 def load_crops(path: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False) -> Any:
-    files, labels = list_photographs(path)
-
-    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
-        fill_with_crops(batch, (files[index].read_bytes() for index in indices))
-
-    return _Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
+    return _Pipeline(*open_images(path, fill_with_crops), batch_size, workers, buffer_size, thread_queue)
 
 
 def load_memmap(folder: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False) -> Any:
-    images, labels = np.load(f"{folder}/images.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
-
-    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
-        fill_from_pixels(batch, (images[index] for index in indices))
-
-    return _Pipeline(labels, fill, batch_size, workers, buffer_size, thread_queue)
+    return _Pipeline(*open_memmap(folder), batch_size, workers, buffer_size, thread_queue)
 
 
 load_memmap.prepare = write_memmap

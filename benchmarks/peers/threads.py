@@ -9,43 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from benchmarks.peers.loader import (
-    ReadAhead,
-    fill_from_jpegs,
-    fill_from_pixels,
-    fill_with_crops,
-    list_photographs,
-    write_memmap,
-)
+from benchmarks.peers.loader import ReadAhead, fill_from_jpegs, fill_with_crops, open_images, open_memmap, write_memmap
 
 
 def load_raw(path: str, batch_size: int, workers: int, ahead: int = 3) -> Any:
-    files, labels = list_photographs(path)
-
-    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
-        fill_from_jpegs(batch, (files[index].read_bytes() for index in indices))
-
-    return ReadAhead(labels, fill, batch_size, workers, ahead)
+    return ReadAhead(*open_images(path, fill_from_jpegs), batch_size, workers, ahead)
 
 
 def load_crops(path: str, batch_size: int, workers: int, ahead: int = 3) -> Any:
-    files, labels = list_photographs(path)
-
-    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
-        fill_with_crops(batch, (files[index].read_bytes() for index in indices))
-
-    return ReadAhead(labels, fill, batch_size, workers, ahead)
+    return ReadAhead(*open_images(path, fill_with_crops), batch_size, workers, ahead)
 
 
 def load_memmap(folder: str, batch_size: int, workers: int, ahead: int = 3) -> Any:
-    images, labels = np.load(f"{folder}/images.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
-
-    def fill(batch: np.ndarray, indices: np.ndarray) -> None:
-        fill_from_pixels(batch, (images[index] for index in indices))
-
-    return ReadAhead(labels, fill, batch_size, workers, ahead)
+    return ReadAhead(*open_memmap(folder), batch_size, workers, ahead)
 
 
 load_memmap.prepare = write_memmap

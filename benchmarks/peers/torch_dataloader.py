@@ -9,7 +9,6 @@ CPUs; the page of the DataLoader has `persistent_workers`, which keeps them from
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -24,10 +23,13 @@ from benchmarks.peers.loader import (
     STD,
     Fill,
     SharedBatches,
+    decode,
     fill_from_jpegs,
     fill_from_pixels,
     fill_with_crops,
     list_photographs,
+    open_images,
+    open_memmap,
     write_memmap,
 )
 
@@ -35,36 +37,17 @@ SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "in_order": (Tru
 
 
 def load_with_pillow(path: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
-    files, labels = list_photographs(path)
-
-    def resized(file: Path) -> np.ndarray:
-        with Image.open(file) as photograph:
-            return np.asarray(photograph.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
-
-    def fill(batch: np.ndarray, indices: list[int]) -> None:
-        fill_from_pixels(batch, (resized(files[index]) for index in indices))
-
-    return _make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(*open_images(path, fill_from_pixels, decode), batch_size, workers, prefetch_factor, in_order)
 
 
 def load_with_simplejpeg(
     path: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True
 ) -> Any:
-    files, labels = list_photographs(path)
-
-    def fill(batch: np.ndarray, indices: list[int]) -> None:
-        fill_from_jpegs(batch, (files[index].read_bytes() for index in indices))
-
-    return _make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(*open_images(path, fill_from_jpegs), batch_size, workers, prefetch_factor, in_order)
 
 
 def load_crops(path: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
-    files, labels = list_photographs(path)
-
-    def fill(batch: np.ndarray, indices: list[int]) -> None:
-        fill_with_crops(batch, (files[index].read_bytes() for index in indices))
-
-    return _make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(*open_images(path, fill_with_crops), batch_size, workers, prefetch_factor, in_order)
 
 
 def load_with_torchvision(
@@ -99,12 +82,7 @@ def load_with_torchvision(
 
 
 def load_memmap(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
-    images, labels = np.load(f"{folder}/images.npy", mmap_mode="r"), np.load(f"{folder}/labels.npy")
-
-    def fill(batch: np.ndarray, indices: list[int]) -> None:
-        fill_from_pixels(batch, (images[index] for index in indices))
-
-    return _make_loader(labels, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(*open_memmap(folder), batch_size, workers, prefetch_factor, in_order)
 
 
 def _make_loader(

@@ -105,7 +105,7 @@ def show(measured: StrategySamples, commit: str, profile: Profile, console: Cons
             strategy,
             *(f"{metrics[metric] * 1e3:,.1f}" for metric in METRICS),
             f"{profile.samples / metrics['wall']:,.0f}",
-            _bar(metrics, longest),
+            tables.Bar([("█", "green", metrics["compute"] / longest), ("░", "red", metrics["stall"] / longest)]),
         )
     print_table(table, console)
     ratios = wall_ratios({strategy: metrics["wall"] for strategy, metrics in measured.samples.items()})
@@ -156,10 +156,6 @@ def _presaving(result: Any, metric: str) -> float | None:
         return None
     (value,) = result.get_result_value(name, [[repr(Cell().presave_format)]])
     return None if value is None or math.isnan(value) else float(value)
-
-
-def _bar(metrics: Mapping[str, float], longest: float) -> Any:
-    return tables.Bar([("█", "green", metrics["compute"] / longest), ("░", "red", metrics["stall"] / longest)])
 
 
 def _presaving_cost(seconds: float, nbytes: float, means: Mapping[str, Mapping[str, float]]) -> str:

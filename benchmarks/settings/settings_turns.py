@@ -165,8 +165,3 @@ def start_server_of(data: Data, server: tuple[str, str], number: int) -> Server:
         environment=environment,
         timeout=TIMEOUT_SECONDS,
     )
-
-
-def memory_ratios(each: SettingPairs) -> list[float]:
-    """Return the bytes under the setting over those of the default, for each pair."""
-    return [other / base for base, other in each.memory]

@@ -53,7 +53,10 @@ BATCHES_KEPT = 50
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Import everything; raise `RuntimeError` if the allocator was not loaded."""
-    _check_allocator(request["allocator"])
+    allocator = request["allocator"]
+    # The dynamic linker continues without a library that it does not find.
+    if allocator != DEFAULT and f"lib{allocator}." not in Path("/proc/self/maps").read_text():
+        raise RuntimeError(f"the allocator {allocator} is not in this process")
     import_everything()
     return {}, partial(_open_session, Data.from_json(request["data"]))
 
@@ -97,12 +100,6 @@ def _taken(peak: PeakMemory, before: PeakMemory, backend: str) -> int:
 
         return int(torch.cuda.max_memory_reserved())  # with what the allocator keeps, which others cannot have
     return max(1, peak.nbytes - before.nbytes)
-
-
-def _check_allocator(name: str) -> None:
-    # The dynamic linker continues without a library that it does not find.
-    if name != DEFAULT and f"lib{name}." not in Path("/proc/self/maps").read_text():
-        raise RuntimeError(f"the allocator {name} is not in this process")
 
 
 def warm_up(setting: Setting, data: Data, backend: str) -> None:

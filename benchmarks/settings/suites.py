@@ -8,43 +8,41 @@ from typing import Any
 
 from benchmarks.cells import chosen_profile
 from benchmarks.settings.setting import ALLOCATORS_HERE, AXES
-from benchmarks.settings.settings_turns import Key, SettingPairs, memory_ratios, take_turns
-from benchmarks.suite import as_samples, explained
+from benchmarks.settings.settings_turns import Key, SettingPairs, take_turns
+from benchmarks.suite import Suite, as_samples, attributes, explained
 
 PROFILE = chosen_profile()
 PAIR_SECONDS = 0.5
 MEASURING_TIMEOUT_SECONDS = 3 * 3600
 
 
-class AgainstDefault(ABC):
+class AgainstDefault(Suite, ABC):
     """Time and memory of an epoch under a setting, over those of the default. A subclass chooses the axis."""
 
-    timeout = 60
-    version = PROFILE.version
     param_names = ["workload", "value"]
     page_note = (
         "Below 1 the setting is better than the default, above it worse; the value default is the default against "
         "itself, which shows what is due to chance."
     )
 
+    @attributes(timeout=MEASURING_TIMEOUT_SECONDS)
     def setup_cache(self) -> dict[Key, SettingPairs]:
         return take_turns(AXES, PROFILE.setting_rounds, PAIR_SECONDS)
-
-    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 
     @property
     @abstractmethod
     def axis(self) -> str:
         """Field of `Setting`."""
 
+    @attributes(unit="ratio")
     def track_time_ratio(self, cache: dict[Key, SettingPairs], *values: str) -> dict[str, Any]:
         """Seconds of an epoch under the setting over those under the default: medians of turns, pair by pair."""
-        ratios = [math.exp(each) for each in self._measured(cache, *values).log_ratios]
-        return as_samples(ratios)
+        return as_samples(math.exp(each) for each in self._measured(cache, *values).log_ratios)
 
+    @attributes(unit="ratio")
     def track_memory_ratio(self, cache: dict[Key, SettingPairs], *values: str) -> dict[str, Any]:
         """Peak memory above that of the process before, over the same under the default."""
-        return as_samples(memory_ratios(self._measured(cache, *values)))
+        return as_samples(other / base for base, other in self._measured(cache, *values).memory)
 
     def _measured(self, cache: dict[Key, SettingPairs], workload: str, value: str) -> SettingPairs:
         each = cache[self.axis, workload, value]
@@ -53,9 +51,6 @@ class AgainstDefault(ABC):
         if each.failure:
             raise RuntimeError(each.failure)
         return each
-
-    track_time_ratio.unit = "ratio"  # type: ignore[attr-defined]
-    track_memory_ratio.unit = "ratio"  # type: ignore[attr-defined]
 
 
 def _params(axis: str) -> list[list[str]]:

@@ -6,7 +6,6 @@ differ more than the loops do. What remains is what measuring costs the loader.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -47,7 +46,9 @@ TURNS: Kind[tuple[str, int], Turns] = Kind("bare_loop", tuple[str, int], Turns)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rounds that are missing, and print the table; return 2 if that fails."""
-    options = parse(arguments)
+    parser = study_parser("benchmarks.studies.bare_loop", __doc__, rounds=12)
+    parser.add_argument("path", metavar="PHOTOGRAPHS", help="such as the folder that `etl dataset photos` makes")
+    options = parser.parse_args(arguments)
     source = etl.open_source(options.path)
     return run_study(
         TURNS,
@@ -154,13 +155,6 @@ def lines_of(results: dict[tuple[str, int], Turns]) -> list[tuple[str, str, str]
         ratio = ratio_interval([each.ratio for key, each in results.items() if key[0] == name])
         lines.append((name, describe_ratio(ratio), str(ratio.count)))
     return lines
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
-    parser = study_parser("benchmarks.studies.bare_loop", __doc__, rounds=12)
-    parser.add_argument("path", metavar="PHOTOGRAPHS", help="such as the folder that `etl dataset photos` makes")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ How much slower decoding in every epoch looks is decided by how long compute tak
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,9 @@ RUNS: Kind[tuple[int, str], Run] = Kind("compute_times", tuple[int, str], Run)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the comparisons that are missing, and print the table; return 2 if that fails."""
-    options = parse(arguments)
+    parser = study_parser("benchmarks.studies.compute_times", __doc__, rounds=USUAL_ROUNDS)
+    parser.add_argument("source", metavar="PHOTOGRAPHS", help="such as the folder that `etl dataset photos` makes")
+    options = parser.parse_args(arguments)
     settings = ["--strategies", ",".join(STRATEGIES), "--rounds", str(options.rounds)]
     return run_study(
         RUNS,
@@ -61,13 +62,6 @@ def lines_of(runs: Mapping[tuple[int, str], Run]) -> list[tuple[str, ...]]:
         seconds = [f"{statistics.fmean(run.walls[name]):.3g} s" for name in STRATEGIES]
         lines.append((f"{milliseconds} ms", decoder, *seconds, *(describe_ratio(each, 2) for each in run.intervals)))
     return lines
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
-    parser = study_parser("benchmarks.studies.compute_times", __doc__, rounds=USUAL_ROUNDS)
-    parser.add_argument("source", metavar="PHOTOGRAPHS", help="such as the folder that `etl dataset photos` makes")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ anything else. "frozen" is the same after `gc.freeze()`.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import sys
@@ -127,7 +126,7 @@ def _collection() -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the heaps that are missing, and print the table; return 2 if that fails."""
-    options = parse(arguments)
+    options = study_parser("benchmarks.studies.gc_pauses", __doc__, most=COUNTS[-1]).parse_args(arguments)
     return run_study(
         PAUSES,
         options.samples or FOLDER / "gc-pauses.jsonl",
@@ -162,11 +161,6 @@ def lines_of(results: Mapping[tuple[int, str], Pauses]) -> list[tuple[str, ...]]
         frozen = max(max(each.frozen) for each in found)
         lines.append((f"{count:,}", *medians, f"at most {frozen * 1e3:,.3f}", JVM_GUIDE[count]))
     return lines
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
-    return study_parser("benchmarks.studies.gc_pauses", __doc__, most=COUNTS[-1]).parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -223,18 +223,13 @@ def show(study: Study, console: Console) -> None:
 
 def render(path: Path) -> str:
     """Return the table of a journal, and what follows, as Markdown."""
-    study = read_study(path)
+    study = Study(read_results(path, COMPARISONS))
     return f"{as_markdown(study.rows)}\n\n{describe(study)}\n"
 
 
 def sentence(path: Path) -> str:
     """Return what a journal says, in two sentences."""
-    return describe(read_study(path)).partition(" A comparison took")[0] + "\n"
-
-
-def read_study(path: Path) -> Study:
-    """Return the comparisons in a journal."""
-    return Study(read_results(path, COMPARISONS))
+    return describe(Study(read_results(path, COMPARISONS))).partition(" A comparison took")[0] + "\n"
 
 
 def describe(study: Study) -> str:

@@ -12,17 +12,9 @@ from etl.comparison.judge.contradictions import ContradictionError, check_report
 from etl.comparison.judge.report import Check, Losses, Presaving, SplitTrial
 from etl.comparison.show.report import Report
 from etl.measuring.statistics import Interval
-from tests.comparison_reports import photographs
+from tests.comparison_reports import changed, photographs
 
 NAMES = ["raw", "async-raw", "presaved", "async-presaved"]
-
-
-def changed(number: int, **metrics: Any) -> Report:
-    """Return `photographs()` with other metrics of strategy `number`."""
-    report = photographs()
-    strategies = list(report.strategies)
-    strategies[number] = replace(strategies[number], **metrics)
-    return replace(report, strategies=strategies)
 
 
 def changed_parts(number: int, **seconds: float) -> Report:

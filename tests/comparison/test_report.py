@@ -31,10 +31,7 @@ def with_check(report: Report, name: str) -> Report:
 
 def changed(number: int, **metrics: Any) -> StrategyResult:
     """Return strategy `number` of a report in which it has other metrics."""
-    report = comparison_reports.photographs()
-    results = list(report.strategies)
-    results[number] = replace(results[number], **metrics)
-    return replace(report, strategies=results).strategies[number]
+    return comparison_reports.changed(number, **metrics).strategies[number]
 
 
 @pytest.mark.parametrize("make", REPORTS.values(), ids=list(REPORTS))

@@ -1,13 +1,16 @@
-"""Records for tests of stores, and the files that are written of them."""
+"""Records for tests of stores, the files that are written of them, and calls that fail."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
+import pytest
 
 import presave
 
@@ -60,3 +63,15 @@ def flip(file: Path) -> None:
     """Flip the last bit of a file."""
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def fail_at(patch: pytest.MonkeyPatch, module: Any, name: str, number: int, only_folders: bool = False) -> None:
+    """Let a function of descriptors fail with an error of the system, for folders alone if `only_folders`."""
+    original = getattr(module, name)
+
+    def failing(descriptor: int, *more: Any) -> Any:
+        if only_folders and not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            return original(descriptor, *more)
+        raise OSError(number, os.strerror(number))
+
+    patch.setattr(module, name, failing)

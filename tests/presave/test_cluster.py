@@ -15,7 +15,7 @@ import pytest
 import presave
 from etl.sources import RecordError
 from tests.presave.records import bytes_of
-from tests.shared_handles import Buffer, pixels
+from tests.shared_handles import Buffer, Records, pixels
 
 dask = pytest.importorskip("dask", reason="the cluster extra is not installed")
 distributed = pytest.importorskip("distributed", reason="the cluster extra is not installed")
@@ -168,24 +168,13 @@ def test_a_relative_path_is_relative_to_the_callers_folder(
 
 
 def test_records_that_are_not_thread_safe_are_read_by_one_thread_of_a_worker_with_several(tmp_path: Path) -> None:
-    class Pixels:
-        def __init__(self) -> None:
-            self.dataset = Buffer(tmp_path)
-
-        def __len__(self) -> int:
-            return len(self.dataset)
-
-        def __getitem__(self, index: int) -> presave.Record:
-            image, label = self.dataset[index]
-            return {"image": image, "label": label}
-
     with (
         distributed.LocalCluster(1, threads_per_worker=4, processes=False, **ANY_PORT) as cluster,
         distributed.Client(cluster),
         joblib.parallel_config(backend="dask"),
-        presave.write(tmp_path / "s", Pixels(), jobs=-1, shard_nbytes=3 * 264) as store,
+        presave.write(tmp_path / "s", Records(Buffer(tmp_path)), jobs=-1, shard_nbytes=3 * 264) as store,
     ):
-        assert [store[index]["image"].tolist() == pixels(index).tolist() for index in range(60)] == [True] * 60
+        assert [store[index]["features"].tolist() == pixels(index).tolist() for index in range(60)] == [True] * 60
         assert len(store.manifest.shards) == 20
 
 

@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import shutil
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +14,17 @@ import pytest
 
 import presave
 from presave import files
-from tests.presave.records import FIRE, NBYTES, Numbered, interrupt
+from tests.presave.records import FIRE, NBYTES, Numbered, fail_at, interrupt
 
 SETTINGS: dict[str, Any] = {"shard_nbytes": 10 * NBYTES}
 UNSUPPORTED = ["EINVAL", "ENOTSUP", "EOPNOTSUPP", "ENOSYS"]
-
-
-def _fail(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, number: int, only_folders: bool = False) -> None:
-    original = getattr(module, name)
-
-    def failing(descriptor: int, *more: Any) -> Any:
-        if only_folders and not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            return original(descriptor, *more)
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(module, name, failing)
 
 
 @pytest.mark.parametrize("name", [*UNSUPPORTED, "EBADF", "EACCES"])
 def test_a_store_is_whole_where_folders_cannot_be_flushed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _fail(monkeypatch, os, "fsync", getattr(errno, name), only_folders=True)
+    fail_at(monkeypatch, os, "fsync", getattr(errno, name), only_folders=True)
     presave.write(tmp_path / "s", Numbered(60), jobs=2, **SETTINGS).close()
     assert presave.verify(tmp_path / "s") == []
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
@@ -61,7 +49,7 @@ def test_an_error_of_the_disk_gives_no_store(
     name: str, only_folders: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as failing:
-        _fail(failing, os, "fsync", getattr(errno, name), only_folders)
+        fail_at(failing, os, "fsync", getattr(errno, name), only_folders)
         with pytest.raises(presave.StoreError, match="make room or repair the disk"):
             presave.write(tmp_path / "s", Numbered(60), **SETTINGS)
     assert not (tmp_path / "s").exists()
@@ -71,7 +59,7 @@ def test_an_error_of_the_disk_gives_no_store(
 @pytest.mark.parametrize("name", ["EIO", "EACCES"])
 def test_a_file_that_cannot_be_flushed_is_an_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    _fail(monkeypatch, os, "fsync", getattr(errno, name))
+    fail_at(monkeypatch, os, "fsync", getattr(errno, name))
     with pytest.raises(OSError, match=os.strerror(getattr(errno, name))):
         files.flush(tmp_path / "file")
 
@@ -80,7 +68,7 @@ def test_a_file_that_cannot_be_flushed_is_an_error(name: str, tmp_path: Path, mo
 def test_without_locks_a_write_is_interrupted_resumed_and_leaves_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _fail(monkeypatch, fcntl, "flock", getattr(errno, name))
+    fail_at(monkeypatch, fcntl, "flock", getattr(errno, name))
     seen: list[presave.Progress] = []
     with pytest.raises(KeyboardInterrupt):
         presave.write(tmp_path / "s", Numbered(60), progress=interrupt, **SETTINGS)

@@ -23,19 +23,6 @@ def _chunks_out_of_order(file: h5py.File) -> None:
         data.id.write_direct_chunk((first, 0), ROWS[first : first + 2].tobytes())
 
 
-def _chunks_wider_than_the_data(file: h5py.File) -> None:
-    data = file.create_dataset("x", (10, 3), "<i4", chunks=(2, 5), maxshape=(None, None))
-    data[:] = ROWS
-
-
-def _chunks_narrower_than_the_data(file: h5py.File) -> None:
-    file.create_dataset("x", data=ROWS, chunks=(5, 1))
-
-
-def _contiguous(file: h5py.File) -> None:
-    file.create_dataset("x", data=ROWS)
-
-
 def _compact(file: h5py.File) -> None:
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_layout(h5py.h5d.COMPACT)
@@ -44,19 +31,19 @@ def _compact(file: h5py.File) -> None:
     made.write(h5py.h5s.ALL, h5py.h5s.ALL, ROWS)
 
 
-LAYOUTS = [
-    _chunks_out_of_order,
-    _chunks_wider_than_the_data,
-    _chunks_narrower_than_the_data,
-    _contiguous,
-    _compact,
-]
+LAYOUTS: dict[str, Callable[[h5py.File], object]] = {
+    "chunks out of order": _chunks_out_of_order,
+    "chunks wider": lambda file: file.create_dataset("x", data=ROWS, chunks=(2, 5), maxshape=(None, None)),
+    "chunks narrower": lambda file: file.create_dataset("x", data=ROWS, chunks=(5, 1)),
+    "contiguous": lambda file: file.create_dataset("x", data=ROWS),
+    "compact": _compact,
+}
 
 
-@pytest.mark.parametrize("make", LAYOUTS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 def test_data_of_any_layout_are_read_as_hdf5_reads_them(
-    make: Callable[[h5py.File], None], libver: str, tmp_path: Path
+    make: Callable[[h5py.File], object], libver: str, tmp_path: Path
 ) -> None:
     with h5py.File(tmp_path / "f.h5", "w", libver=libver) as file:
         make(file)
@@ -90,7 +77,7 @@ def test_data_that_were_never_written_are_read_as_their_fill_value(
 
 def test_a_file_cut_off_inside_its_data_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
-        _contiguous(file)
+        file.create_dataset("x", data=ROWS)
     content = (tmp_path / "f.h5").read_bytes()
     (tmp_path / "f.h5").write_bytes(content[:-1])
     with pytest.raises(StoreError, match=r"f\.h5: cannot be read"):

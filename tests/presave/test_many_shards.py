@@ -18,6 +18,7 @@ from tests.readers import descriptors_below
 RECORDS = [{"x": np.full(4, index), "y": index, "r": np.ones(1 + index % 3)} for index in range(150)]
 # As many shards as records, but for pickle.
 SETTINGS: dict[str, Any] = {"shard_nbytes": 1, "ragged": ["r"]}
+COMPRESSED: dict[str, Any] = {**SETTINGS, "format": "hdf5", "options": {"compression": "gzip"}}
 LEFT = 120
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("npy", {}),
@@ -48,13 +49,8 @@ def test_many_shards_need_few_descriptors(name: str, options: dict[str, Any], tm
 
 
 def test_several_stores_of_compressed_shards_share_the_descriptors(tmp_path: Path) -> None:
-    stores = []
     with few_descriptors(LEFT):
-        for number in range(4):
-            options = {"compression": "gzip"}
-            stores.append(
-                presave.write(tmp_path / f"{number}", RECORDS[:60], format="hdf5", options=options, **SETTINGS)
-            )
+        stores = [presave.write(tmp_path / f"{number}", RECORDS[:60], **COMPRESSED) for number in range(4)]
         for _ in range(2):
             for store in stores:
                 assert store.gather(range(60), {"y": None})["y"].tolist() == list(range(60))
@@ -81,8 +77,7 @@ def test_too_many_open_files_are_no_damage(name: str, options: dict[str, Any], t
 
 
 def test_a_shortage_closes_all_files_that_are_not_in_use(tmp_path: Path) -> None:
-    options = {"compression": "gzip"}
-    with presave.write(tmp_path / "s", RECORDS[:9], format="hdf5", options=options, **SETTINGS) as store:
+    with presave.write(tmp_path / "s", RECORDS[:9], **COMPRESSED) as store:
         store.gather(range(9))
         assert len(hdf5._with_open_files) >= 9
         hdf5._close_oldest(0)
@@ -91,8 +86,7 @@ def test_a_shortage_closes_all_files_that_are_not_in_use(tmp_path: Path) -> None
 
 
 def test_threads_may_read_compressed_shards_while_others_are_opened_and_closed(tmp_path: Path) -> None:
-    options = {"compression": "gzip"}
-    store = presave.write(tmp_path / "s", RECORDS, format="hdf5", options=options, **SETTINGS)
+    store = presave.write(tmp_path / "s", RECORDS, **COMPRESSED)
 
     def read(seed: int) -> None:
         for _ in range(2):

@@ -30,7 +30,8 @@ def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def records() -> list[dict[str, np.ndarray]]:
+@pytest.fixture(scope="module")
+def written() -> list[dict[str, np.ndarray]]:
     random = np.random.default_rng(1)
     return [
         {
@@ -40,11 +41,6 @@ def records() -> list[dict[str, np.ndarray]]:
         }
         for number in range(RECORDS)
     ]
-
-
-@pytest.fixture(scope="module")
-def written() -> list[dict[str, np.ndarray]]:
-    return records()
 
 
 @pytest.fixture(params=["several shards", "one shard"])

@@ -14,24 +14,10 @@ import pytest
 import etl
 import presave
 from presave.thread_safety import is_thread_safe, unopened
-from tests.shared_handles import COUNT, SHARED, SIDE, Buffer, Connection, Shared, pixels
+from tests.shared_handles import COUNT, SHARED, SIDE, Buffer, Connection, Records, Shared, pixels
 
 LIMIT_SECONDS = 20
 SHARD_NBYTES = SIDE * SIDE * 4
-
-
-class Records:
-    """The items of a data set as records."""
-
-    def __init__(self, dataset: Shared) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> presave.Record:
-        image, label = self.dataset[index]
-        return {"features": image, "label": label}
 
 
 class Declared(Records):

@@ -132,10 +132,6 @@ def _external_link(file: h5py.File, secret: Path) -> None:
     file["x"] = h5py.ExternalLink(str(secret), "secret")
 
 
-def _dangling_external_link(file: h5py.File, secret: Path) -> None:
-    file["x"] = h5py.ExternalLink(str(secret) + "nowhere", "secret")
-
-
 def _soft_link(file: h5py.File, secret: Path) -> None:
     file["elsewhere"] = h5py.ExternalLink(str(secret), "secret")
     file["x"] = h5py.SoftLink("/elsewhere")
@@ -151,39 +147,23 @@ def _external_storage(file: h5py.File, secret: Path) -> None:
     file.create_dataset("x", (5, 3), "<i8", external=[(str(secret), 0, h5py.h5f.UNLIMITED)])
 
 
-def _objects(file: h5py.File, secret: Path) -> None:
-    file.create_dataset("x", (5, 3), h5py.string_dtype())
+ELSEWHERE, OTHER_FILES = "'x' is a link to somewhere else", "'x' is kept in other files"
+FORGED: dict[str, tuple[Callable[[h5py.File, Path], object], str]] = {
+    "external link": (_external_link, ELSEWHERE),
+    "dangling external link": (lambda file, secret: _external_link(file, Path(f"{secret}nowhere")), ELSEWHERE),
+    "soft link": (_soft_link, ELSEWHERE),
+    "virtual": (_virtual, OTHER_FILES),
+    "external storage": (_external_storage, OTHER_FILES),
+    "objects": (lambda file, _: file.create_dataset("x", (5, 3), h5py.string_dtype()), "'x' holds object of shape"),
+    "references": (lambda file, _: file.create_dataset("x", (5, 3), h5py.ref_dtype), "'x' holds object of shape"),
+    "a group": (lambda file, _: file.create_group("x"), "'x' is not a data set"),
+    "nothing": (lambda file, _: file.create_group("y"), "has no data set 'x'"),
+}
 
 
-def _references(file: h5py.File, secret: Path) -> None:
-    file.create_dataset("x", (5, 3), h5py.ref_dtype)
-
-
-def _group(file: h5py.File, secret: Path) -> None:
-    file.create_group("x")
-
-
-def _nothing(file: h5py.File, secret: Path) -> None:
-    file.create_group("y")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (_external_link, "'x' is a link to somewhere else"),
-        (_dangling_external_link, "'x' is a link to somewhere else"),
-        (_soft_link, "'x' is a link to somewhere else"),
-        (_virtual, "'x' is kept in other files"),
-        (_external_storage, "'x' is kept in other files"),
-        (_objects, "'x' holds object of shape"),
-        (_references, "'x' holds object of shape"),
-        (_group, "'x' is not a data set"),
-        (_nothing, "has no data set 'x'"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
+@pytest.mark.parametrize(("make", "message"), FORGED.values(), ids=FORGED)
 def test_hdf5_data_that_are_not_plain_data_sets_in_the_file_are_refused(
-    make: Callable[[h5py.File, Path], None], message: str, tmp_path: Path
+    make: Callable[[h5py.File, Path], object], message: str, tmp_path: Path
 ) -> None:
     presave.write(tmp_path / "s", RECORDS, format="hdf5").close()
     with h5py.File(tmp_path / "secret.h5", "w") as secret:

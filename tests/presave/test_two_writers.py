@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import presave
 from presave import partial_store
 from presave.folder_lock import FolderLock
 from presave.partial_store import PartialStore
-from tests.presave.records import NBYTES, Numbered, bytes_of
+from tests.presave.records import NBYTES, Numbered, bytes_of, fail_at
 
 COUNT = 60
 SETTINGS: dict[str, Any] = {"shard_nbytes": 10 * NBYTES}
@@ -44,20 +43,13 @@ presave.write(sys.argv[1], Records(60), shard_nbytes=10 * NBYTES)
 """
 
 
-def fail_to_lock(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def flock(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-
-
 @pytest.mark.parametrize("locks", ["locks", "no locks"])
 @pytest.mark.parametrize("is_killed", [False, True], ids=["goes on", "killed"])
 def test_while_a_process_writes_another_is_refused_and_goes_on_if_it_is_killed(
     is_killed: bool, locks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if locks == "no locks":
-        fail_to_lock(monkeypatch, errno.ENOTSUP)
+        fail_at(monkeypatch, fcntl, "flock", errno.ENOTSUP)
     target, partial = tmp_path / "s[1]", tmp_path / ".s[1].partial"
     command = [sys.executable, "-c", PROGRAM, target, locks]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -143,7 +135,7 @@ def test_a_folder_that_another_process_removed_before_it_was_locked_is_not_writt
 def test_without_locks_the_file_of_a_process_that_cannot_be_looked_for_is_named(
     owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_to_lock(monkeypatch, errno.ENOTSUP)
+    fail_at(monkeypatch, fcntl, "flock", errno.ENOTSUP)
     (tmp_path / ".s.partial").mkdir()
     (tmp_path / ".s.partial" / "owner").write_text(owner)
     with pytest.raises(presave.StoreError, match=r"without locks; if it has ended, delete .*\.s\.partial/owner"):
@@ -152,7 +144,7 @@ def test_without_locks_the_file_of_a_process_that_cannot_be_looked_for_is_named(
 
 
 def test_releasing_a_lock_leaves_that_of_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_to_lock(monkeypatch, errno.ENOSYS)
+    fail_at(monkeypatch, fcntl, "flock", errno.ENOSYS)
     first = FolderLock(tmp_path, 0)
     (tmp_path / "owner").unlink()
     second = FolderLock(tmp_path, 0)
@@ -164,6 +156,6 @@ def test_releasing_a_lock_leaves_that_of_the_next_process(tmp_path: Path, monkey
 
 
 def test_an_error_of_a_lock_that_is_no_lack_of_locks_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_to_lock(monkeypatch, errno.EIO)
+    fail_at(monkeypatch, fcntl, "flock", errno.EIO)
     with pytest.raises(presave.StoreError, match="make room or repair the disk"):
         presave.write(tmp_path / "s", Numbered(COUNT))

@@ -13,7 +13,8 @@ import torch
 import etl
 from etl.runtime import batch_boundary
 from etl.runtime.boundaries import at_batch_boundaries
-from etl.training import Iteration, Listener
+from etl.training import Iteration
+from tests.training.null_listener import NullListener
 
 BATCHES = 4
 
@@ -50,19 +51,11 @@ ITERATORS: dict[str, Callable[[], Any]] = {
 }
 
 
-class Recorder(Listener):
+class Recorder(NullListener):
     """Records steps and boundaries in order."""
-
-    needs_times = False
 
     def __init__(self) -> None:
         self.events: list[str] = []
-
-    def fit_started(self) -> None:
-        pass
-
-    def fit_ended(self) -> None:
-        pass
 
     def iteration_done(self, iteration: Iteration) -> None:
         self.events.append("step")

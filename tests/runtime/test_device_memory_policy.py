@@ -7,9 +7,6 @@ simulated; on a CUDA device the same claims are made of the real one.
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -21,6 +18,8 @@ import torch
 import etl
 from etl.runtime import DeviceMemoryPolicy, device_memory_policy
 from etl.runtime.device_memory_policy import MIB, VARIABLE, variables_of
+from etl.training import FitResult
+from tests.programs import output_of
 
 TOTAL_NBYTES = 1000 * MIB
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -260,41 +259,32 @@ def test_a_machine_without_a_device_says_so() -> None:
         DeviceMemoryPolicy("expandable_segments:True").__enter__()
 
 
-def test_a_training_on_the_cpu_has_no_device_memory(memory: SimulatedMemory) -> None:
-    model = torch.nn.Linear(2, 1)
+def fit(backend: str, policy: str) -> FitResult:
     batches = [(torch.ones(4, 2), torch.ones(4, 1))]
+    loss = torch.nn.functional.mse_loss
+    return etl.fit(torch.nn.Linear(2, 1), batches, backend=backend, loss=loss, device_memory=policy)
+
+
+def test_a_training_on_the_cpu_has_no_device_memory(memory: SimulatedMemory) -> None:
     with pytest.raises(RuntimeError, match="compute is on cpu"):
-        etl.fit(
-            model,
-            batches,
-            backend="cpu",
-            loss=torch.nn.functional.mse_loss,
-            device_memory="max_split_size_mb:64",
-        )
+        fit("cpu", "max_split_size_mb:64")
 
 
 @pytest.mark.cuda
 @needs_cuda
 def test_fit_configures_the_device_and_audits_it() -> None:
-    model = torch.nn.Linear(2, 1)
-    batches = [(torch.ones(4, 2), torch.ones(4, 1))]
-    policy = "expandable_segments:True,per_process_memory_fraction:0.5"
-    result = etl.fit(model, batches, backend="cuda", loss=torch.nn.functional.mse_loss, device_memory=policy)
-    (audit,) = result.settings
+    (audit,) = fit("cuda", "expandable_segments:True,per_process_memory_fraction:0.5").settings
     assert not audit.is_inert, audit.alarm
     assert torch.cuda.get_per_process_memory_fraction() == 1.0
 
 
 @pytest.mark.cuda
 @needs_cuda
-def test_a_policy_chooses_the_backend_before_torch_is_loaded() -> None:
+def test_a_policy_chooses_the_backend_before_torch_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     code = """
 from etl.runtime import DeviceMemoryPolicy
 with DeviceMemoryPolicy("backend:cudaMallocAsync") as active:
     print(active.audit().in_force)
 """
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    printed = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
-    ).stdout
-    assert printed.strip() == "backend:cudaMallocAsync"
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert output_of("-c", code).strip() == "backend:cudaMallocAsync"

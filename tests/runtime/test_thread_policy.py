@@ -47,13 +47,6 @@ def test_every_pool_has_the_threads_asked_for(compute: int) -> None:
     assert set(limited.values()) == {compute}
 
 
-def test_leaving_restores_what_was_found() -> None:
-    before = pools()
-    with ThreadPolicy(1):
-        assert pools() != before
-    assert pools() == before
-
-
 def test_leaving_the_inner_policy_leaves_the_outer_in_force() -> None:
     before = pools()
     with ThreadPolicy(2):

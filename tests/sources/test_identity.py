@@ -23,12 +23,16 @@ COUNT = 12
 NOTHING = etl.Pipeline([])
 
 
-def _images(folder: Path) -> Path:
+def _class_folders(folder: Path, suffix: str, content: Callable[[int], bytes]) -> Path:
     for number in range(COUNT):
-        path = folder / "data" / f"class{number % 2}" / f"{number}.png"
+        path = folder / "data" / f"class{number % 2}" / f"{number}.{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(bytes([number] * 40))
+        path.write_bytes(content(number))
     return folder / "data"
+
+
+def _images(folder: Path) -> Path:
+    return _class_folders(folder, "png", lambda number: bytes([number] * 40))
 
 
 def _csv(folder: Path) -> Path:
@@ -54,21 +58,13 @@ def _cifar(folder: Path) -> Path:
     return folder / "some.bin"
 
 
-def _sequences(folder: Path) -> Path:
-    for number in range(COUNT):
-        path = folder / "data" / f"class{number % 2}" / f"{number}.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"a\n{number:02d}\n")
-    return folder / "data"
-
-
 KINDS: dict[str, Callable[[Path], Path]] = {
     "images": _images,
     "csv": _csv,
     "tar": _tar,
     "idx": _idx,
     "cifar": _cifar,
-    "sequences": _sequences,
+    "sequences": lambda folder: _class_folders(folder, "csv", lambda number: b"a\n%02d\n" % number),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -15,7 +15,8 @@ import torch
 
 import etl
 from etl.training import Checkpoint, EarlyStopping, Iteration, RankError, fit_parallel
-from tests.training.rank_jobs import CLASSES, FEATURES, Labelled
+from tests.training.null_listener import NullListener
+from tests.training.rank_jobs import CLASSES, FEATURES, Labelled, sgd
 
 RANKS, RECORDS, BATCH_SIZE, EPOCHS = 2, 24, 2, 2
 ITERATIONS = EPOCHS * RECORDS // (RANKS * BATCH_SIZE)
@@ -27,10 +28,8 @@ CHECKPOINT, OUTCOME, RESULT, TEMPORARY = "checkpoint", "outcome.json", "result",
 JOINED, RESUMED, TRAINED, SAVING, EVALUATING, ENDED = "joined", "resumed", "trained", "saving", "evaluating", "ended"
 
 
-class Noted:
+class Noted(NullListener):
     """A loss and a listener that writes to a file of each rank where it is, and which records it has trained on."""
-
-    needs_times = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,9 +46,6 @@ class Noted:
     def training_started(self, training: Any) -> None:
         self.training, self.rank = training, training.ranks.rank
         self.note(JOINED)
-
-    def fit_started(self) -> None:
-        """Do nothing."""
 
     def iteration_done(self, iteration: Iteration) -> None:
         self.note(TRAINED, iteration.epoch, self.training.position[1], *self.numbers)
@@ -86,10 +82,6 @@ def make_batches() -> etl.RawIterator:
     return etl.RawIterator(Labelled(RECORDS), etl.Pipeline([]), BATCH_SIZE, shuffle=True)
 
 
-def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-
 def options(folder: Path) -> dict[str, Any]:
     """Arguments of `fit`."""
     noted = Noted(folder)
@@ -98,7 +90,7 @@ def options(folder: Path) -> dict[str, Any]:
     return {
         "backend": "cpu",
         "epochs": EPOCHS,
-        "optimizer": make_optimizer,
+        "optimizer": sgd,
         "loss": noted.loss,
         "listeners": [noted, stopping, Checkpoint(folder / CHECKPOINT, every=1)],
     }

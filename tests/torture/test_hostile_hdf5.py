@@ -33,40 +33,13 @@ def _create(
     return h5py.Dataset(h5py.h5d.create(file.id, b"x", h5py.h5t.STD_U8LE, space, creation))
 
 
-def _endless_chunk(file: h5py.File) -> None:
-    _create(file, (1, ROW), [DEFLATE]).id.write_direct_chunk((0, 0), bomb(8 << 30))
+def _holds(content: Callable[[], bytes], *filters: int, mask: int = 0) -> Callable[[h5py.File], object]:
+    """A chunk that holds these bytes, which are what its filters made, but for those of `mask`."""
 
+    def make(file: h5py.File) -> None:
+        _create(file, (1, ROW), [DEFLATE, *filters]).id.write_direct_chunk((0, 0), content(), filter_mask=mask)
 
-def _packed_twice(file: h5py.File) -> None:
-    _create(file, (1, ROW), [DEFLATE, DEFLATE]).id.write_direct_chunk((0, 0), zlib.compress(bomb(8 << 30)))
-
-
-def _packed_beside_a_checksum(file: h5py.File) -> None:
-    _create(file, (1, ROW), [DEFLATE, h5py.h5z.FILTER_FLETCHER32])
-
-
-def _unknown_filter(file: h5py.File) -> None:
-    _create(file, (1, ROW), [32099])
-
-
-def _n_bit(file: h5py.File) -> None:
-    file.create_dataset("x", (10, ROW), "u1", scaleoffset=0, chunks=(1, ROW))
-
-
-def _chunk_cut_off(file: h5py.File) -> None:
-    _create(file, (1, ROW), [DEFLATE]).id.write_direct_chunk((0, 0), zlib.compress(bytes(ROW))[:-9])
-
-
-def _chunk_of_garbage(file: h5py.File) -> None:
-    _create(file, (1, ROW), [DEFLATE]).id.write_direct_chunk((0, 0), b"garbage")
-
-
-def _chunk_too_short(file: h5py.File) -> None:
-    _create(file, (1, ROW), [DEFLATE]).id.write_direct_chunk((0, 0), zlib.compress(bytes(ROW - 1)))
-
-
-def _raw_chunk_too_short(file: h5py.File) -> None:
-    _create(file, (1, ROW), [DEFLATE]).id.write_direct_chunk((0, 0), bytes(9), filter_mask=1)
+    return make
 
 
 def _lies(arguments: Any, start: int, forged: bytes) -> Callable[[h5py.File], None]:
@@ -80,16 +53,16 @@ def _lies(arguments: Any, start: int, forged: bytes) -> Callable[[h5py.File], No
     return make
 
 
-CHUNKS: dict[str, Callable[[h5py.File], None]] = {
-    "8 GiB from a chunk of 64 KiB": _endless_chunk,
-    "packed twice": _packed_twice,
-    "with a checksum": _packed_beside_a_checksum,
-    "unknown filter": _unknown_filter,
-    "scale-offset": _n_bit,
-    "cut off": _chunk_cut_off,
-    "garbage": _chunk_of_garbage,
-    "too short": _chunk_too_short,
-    "too short, not packed": _raw_chunk_too_short,
+CHUNKS: dict[str, Callable[[h5py.File], object]] = {
+    "8 GiB from a chunk of 64 KiB": _holds(lambda: bomb(8 << 30)),
+    "packed twice": _holds(lambda: zlib.compress(bomb(8 << 30)), DEFLATE),
+    "with a checksum": lambda file: _create(file, (1, ROW), [DEFLATE, h5py.h5z.FILTER_FLETCHER32]),
+    "unknown filter": lambda file: _create(file, (1, ROW), [32099]),
+    "scale-offset": lambda file: file.create_dataset("x", (10, ROW), "u1", scaleoffset=0, chunks=(1, ROW)),
+    "cut off": _holds(lambda: zlib.compress(bytes(ROW))[:-9]),
+    "garbage": _holds(lambda: b"garbage"),
+    "too short": _holds(lambda: zlib.compress(bytes(ROW - 1))),
+    "too short, not packed": _holds(lambda: bytes(9), mask=1),
     "lz4 of 2^60 bytes": _lies(hdf5plugin.LZ4(), 0, (1 << 60).to_bytes(8, "big")),
     "zstd of another size": _lies(hdf5plugin.Zstd(), 5, b"\xff\xfe"),
     "zstd without a size": _lies(hdf5plugin.Zstd(), 0, b"\x50\x2a\x4d\x18"),

@@ -85,18 +85,7 @@ def test_errors_show_names_of_files_as_text(
 
 MODULES = ["etl", "json", "numpy", "torch", "multiprocessing", "sitecustomize", "etl.comparison", "evil"]
 COMMANDS: dict[str, Callable[[Path], list[str]]] = {
-    "compare": lambda folder: [
-        "compare",
-        ".",
-        "--strategies",
-        "raw",
-        "--compute",
-        "simulated:1ms",
-        "--rounds",
-        "1",
-        "--budget",
-        "1s",
-    ],
+    "compare": lambda _: ["compare", ".", "--strategies=raw", "--compute=simulated:1ms", "--rounds=1", "--budget=1s"],
     "presave": lambda folder: ["presave", ".", str(folder / "s")],
 }
 

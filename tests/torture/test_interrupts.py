@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import output_of
 from tests.torture.conftest import HowMany, Tally
 from tests.torture.interrupted import KINDS
 
@@ -17,10 +16,8 @@ from tests.torture.interrupted import KINDS
 def test_an_iterator_works_after_interrupts_at_any_moment(
     kind: str, tmp_path: Path, how_many: HowMany, tally: Tally
 ) -> None:
-    command = [sys.executable, "-m", "tests.torture.interrupted", kind, str(how_many(40, 1500)), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=how_many(120, 1200))
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    command = ("-m", "tests.torture.interrupted", kind, str(how_many(40, 1500)), tmp_path)
+    result = json.loads(output_of(*command, timeout=how_many(120, 1200)))
     tally(f"interrupts, {kind}", "the next epoch is right", result["sent"])
     assert not result["faults"]
     assert result["seen"] == result["sent"]

@@ -12,15 +12,10 @@ import pytest
 import torch
 
 import etl
+from etl.stages.dtypes import DTYPES
 from tests.programs import output_of
 
 CPU, GPU = "BACKEND_PRIORITY_CPU", "BACKEND_PRIORITY_GPU"
-DTYPES = {
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-}
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import etl
 from etl.iterators import BatchIterator
 from etl.training import Checkpoint, EarlyStopping, Iteration
+from tests.presave.records import fail_at
 from tests.programs import run_python
 from tests.training.null_listener import NullListener
 from tests.training.rank_jobs import Numbered, make_model, raw
@@ -192,23 +192,13 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_flushed_does_not_end_a_training(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flush = os.fsync
-
-    def refuse_folders(descriptor: int) -> None:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(number, os.strerror(number))
-        flush(descriptor)
-
-    monkeypatch.setattr(os, "fsync", refuse_folders)
+    fail_at(monkeypatch, os, "fsync", number, only_folders=True)
     fit(tmp_path / "checkpoint", epochs=1)
     assert torch.load(tmp_path / "checkpoint")["iterator"]["epoch"] == 1
 
 
 def test_a_disk_that_fails_ends_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "fsync", fail)
+    fail_at(monkeypatch, os, "fsync", errno.EIO)
     with pytest.raises(OSError, match="Input/output error"):
         fit(tmp_path / "checkpoint", epochs=1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -10,6 +9,7 @@ import torch
 import etl
 from etl.measuring.device import peak_device_memory
 from etl.sources import Record
+from etl.stages.dtypes import DTYPES
 from etl.training import Performance
 
 pytestmark = [
@@ -17,12 +17,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
-DTYPES = {
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-}
 # Enough for the copies of several batches to be under way at once.
 LARGE = (64, 3, 224, 224)
 

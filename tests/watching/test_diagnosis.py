@@ -143,7 +143,10 @@ def test_memory_that_runs_out_is_found_whatever_the_verdict() -> None:
     assert found.why.startswith("memory is used up by 3.00 GB a minute, and 6.05 GB are left: it runs out in 2.0 min")
     steady = [(second, nbytes if second < 5 else left[5][1], used) for second, nbytes, used in left]
     of_others = [(second, nbytes, 10**8) for second, nbytes, _ in left]
-    for other in (steady, of_others):
+    at_first = [  # a training that takes ever less
+        (second, int(8e9 - 5e8 * (1 - 0.92**second)), int(5e8 * (1 - 0.92**second))) for second, *_ in left
+    ]
+    for other in (steady, of_others, at_first):
         assert diagnose(loop(0.001, 0.1), CPUS, other).cause == ""
 
 
