@@ -139,6 +139,7 @@ def test_what_threads_do_one_at_a_time_bounds_any_number_of_cpus() -> None:
     assert epoch_of(locked, "cpus=64") == pytest.approx(0.08, rel=0.02)
     assert fewest_cpus(locked) is None
     assert why_never_used(locked) == "100% of loading gets no faster with more threads"
+    assert why_never_used(replace(locked, contention=2.0)) == "loading is slower with more threads"
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])

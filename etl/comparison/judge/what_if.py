@@ -183,6 +183,8 @@ def why_never_used(costs: LoadingCosts) -> str:
         return "the training loop loads in one thread"
     if not costs.is_on_device:
         return "compute gets faster with more CPUs, too"
+    if costs.contention > 1:
+        return "loading is slower with more threads"
     if costs.contention > 0:
         return f"{costs.contention:.0%} of loading gets no faster with more threads"
     return f"{MAX_CPUS} CPUs are too few"
