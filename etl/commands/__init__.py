@@ -119,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen.add_arguments(subparser)
     parsed = argparse.Namespace(debug=False, quiet=False, command=None)
     try:
-        parsed = parser.parse_args(arguments)
+        parsed, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            commands.choices.get(parsed.command, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
         if parsed.command is None:
             with shown() as console:
                 console.print(FIRST_STEPS, end="", highlight=False)
