@@ -28,6 +28,7 @@ import etl
 from benchmarks.console import say
 from benchmarks.datasets import find_photographs
 from benchmarks.journal import Kind, read_results
+from benchmarks.measuring.page_cache import pages_outside
 from benchmarks.measuring.values import JsonValues
 from benchmarks.studies.study import FOLDER, Plan, as_markdown, print_lines, run_study, study_parser
 
@@ -256,25 +257,15 @@ def held_in_page_cache(files: Sequence[Path]) -> Iterator[None]:
     Raises
     ------
     RuntimeError
-        If the end of the block finds one of them dropped all the same.
+        If the end of the block finds some of their pages dropped all the same.
     """
     with contextlib.ExitStack() as held:
         for path in files:
             with path.open("r+b") as file:  # pages that can be written are left alone
                 held.enter_context(mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE))
         yield
-        dropped = [path for path in files if not _is_cached(path)]
-        if dropped:
-            raise RuntimeError(f"{len(dropped)} of {len(files)} files were dropped from the page cache: {dropped[0]}")
-
-
-def _is_cached(path: Path) -> bool:
-    """Return True if the first page of a file is read without waiting for the disk."""
-    with path.open("rb", buffering=0) as file:
-        try:
-            return os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) == 1
-        except BlockingIOError:
-            return False
+        if dropped := pages_outside(files):
+            raise RuntimeError(f"{dropped} pages of the {len(files)} files were dropped from the page cache")
 
 
 def write_large_images(folder: Path) -> None:

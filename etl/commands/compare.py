@@ -159,7 +159,6 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_of(
         arguments,
         budget_seconds=arguments.budget,
-        pythons=dict(arguments.python),
         unchecked=tuple(dict.fromkeys(arguments.no_check)),
         what_if=tuple(dict.fromkeys(arguments.what_if)),
         tune_seconds=arguments.tune_budget / max(1, len(arguments.strategies)) if arguments.tune else None,

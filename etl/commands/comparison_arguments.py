@@ -119,6 +119,8 @@ def settings_of(arguments: argparse.Namespace, **others: Any) -> Settings:
     """Return settings with the arguments that are called like their fields, the options of the source, and `others`."""
     given = {FIELDS.get(name, name): value for name, value in vars(arguments).items()}
     own = {each.name: given[each.name] for each in fields(Settings) if each.name in given}
+    if "python" in given:
+        own["pythons"] = dict(arguments.python)
     return Settings(**{**own, "table_options": source_options(arguments), **others})
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.progress import BarColumn, TextColumn
 
-from etl.commands.comparison_arguments import settings_of
 from etl.commands.output import LiveProgress, PlainConsole, deliver, output_path, save_json
 from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.request.settings import BACKENDS
@@ -113,6 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: Any) -> tuple[Any, dict[str, Any]]:
     """Train on the source, and return the examination and further reports: stages, and on request pauses and heap."""
+    from etl.commands.comparison_arguments import settings_of
     from etl.comparison.request.candidates import Candidate
     from etl.comparison.run.workload import Workload
     from etl.doctor import examine

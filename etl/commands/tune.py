@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     fill(arguments, {"strategies": [strategies.default_names()], **DEFAULTS})
     chosen = tuple(name for given in arguments.strategies for name in given)
     seconds = arguments.budget / max(1, len(chosen))
-    settings = settings_of(arguments, strategies=chosen, tune_seconds=seconds, pythons=dict(arguments.python))
+    settings = settings_of(arguments, strategies=chosen, tune_seconds=seconds)
     with showing_progress(arguments.debug) as show:
         tuning = run_tuning(settings, show)
     deliver(

@@ -13,7 +13,7 @@ import torch
 
 from etl.iterators.user_loader import as_iterator
 from etl.loading.batch import Batch, as_batch
-from etl.measuring.epochs import count_batches
+from etl.measuring.structure import count_batches
 from etl.training.backends import Backend
 from etl.training.backends.tensors import first_array
 from etl.training.fit import no_batches_reason

@@ -188,14 +188,6 @@ def first_batches(loader: Iterable[Any], count: int) -> Iterator[Any]:
         close_loader(batches)
 
 
-def count_batches(loader: Any) -> int | None:
-    """Return the number of batches that a loader says an epoch has; None if it does not say."""
-    try:
-        return len(loader)
-    except (TypeError, AttributeError, NotImplementedError):
-        return None
-
-
 def close_loader(loader: object) -> None:
     """Close a loader, or an epoch of one, if it has `close`."""
     close = getattr(loader, "close", None)

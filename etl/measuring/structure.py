@@ -84,6 +84,14 @@ def _find_opener(value: Any) -> Opener | None:
     )
 
 
+def count_batches(loader: Any) -> int | None:
+    """Return the number of batches that a loader says an epoch has; None if it does not say."""
+    try:
+        return len(loader)
+    except (TypeError, AttributeError, NotImplementedError):
+        return None
+
+
 def record_count(batch: Any) -> int:
     """Return the number of records in `batch`.
 

@@ -14,7 +14,7 @@ from etl.iterators import BatchIterator
 from etl.iterators.iterator import close_epoch
 from etl.iterators.user_loader import as_iterator, is_exhausted_by_iterating
 from etl.loading.batch import Batch, as_batch
-from etl.measuring.epochs import count_batches
+from etl.measuring.structure import count_batches
 from etl.runtime import Audit, DeviceMemoryPolicy, GcPolicy, HeapPolicy, Policy, ThreadPolicy, batch_boundary
 from etl.runtime.boundaries import announced_by_loop
 from etl.training.backends import Backend, import_torch

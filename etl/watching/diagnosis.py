@@ -208,11 +208,10 @@ def _memory(notes: Sequence[tuple[float, int, int]]) -> Cause | None:
         return None
     seconds, nbytes, used = (np.array(each, float) for each in zip(*recent, strict=True))
     slope, _ = np.polyfit(seconds - seconds[0], nbytes, 1)
-    parts = [float(part.mean()) for part in np.array_split(nbytes, 4)]
-    lost = parts[0] - parts[-1]
+    left, taken = ([part.mean() for part in np.array_split(each, 4)] for each in (nbytes, used))
+    lost, grown = left[0] - left[-1], np.diff(taken)
     until = nbytes[-1] / -slope if slope < 0 else math.inf
-    grown = np.diff([part.mean() for part in np.array_split(used, 4)])
-    is_steady = sorted(parts, reverse=True) == parts and lost >= 0.01 * nbytes[0] and min(grown) > max(grown) / 3
+    is_steady = sorted(left, reverse=True) == left and lost >= 0.01 * nbytes[0] and min(grown) > max(grown) / 3
     if until > SOON_SECONDS or not is_steady or used[-1] - used[0] < lost / 2:  # or other programs take it
         return None
     pace, rest = units.nbytes(-slope * 60), units.nbytes(nbytes[-1])

@@ -100,10 +100,6 @@ class LoopTimes:
         """All steps but the first, which a long training has once, too."""
         return sum(each.steps for each in self.blocks)
 
-    def __post_init__(self) -> None:
-        # No other process loads.
-        self.is_loaded_here = not self.settings.get("num_workers")
-
     @property
     def is_between_epochs(self) -> bool:
         """True if the next batch is the first of an epoch."""
@@ -229,11 +225,11 @@ class LoopClock:
 
     def start(self, times: LoopTimes, begin: Callable[[], Any]) -> Any:
         """Return `begin()`, which begins an epoch."""
-        if self.is_waiting:
+        here = self._here(times)
+        if here.waits:
             return begin()
         if self._before is not None:
             self._before(times, None)
-        here = self._here(times)
         here.times, here.waits = times, True
         began = time.perf_counter()
         try:
@@ -244,12 +240,10 @@ class LoopClock:
     def take(self, times: LoopTimes, ask: Callable[[], Any]) -> Any:
         """Return `ask()`, the next batch; a `StopIteration` ends the epoch.
 
-        This runs for every batch, after a step that has filled the CPU's caches: each function that it calls counts.
+        It runs once per batch, usually with cold caches, so keep its calls few.
         """
-        here = self.activities.get(threading.get_ident())
-        if here is None:
-            here = self._here(times)
-        elif here.waits:
+        here = self._here(times)
+        if here.waits:
             return ask()
         asked = time.perf_counter()
         step = times.note_step(asked, here.waited)
@@ -259,7 +253,7 @@ class LoopClock:
         here.times, here.waits = times, True
         began = time.perf_counter()
         try:
-            if times.is_loaded_here and here.timer.is_due(asked):
+            if not times.settings.get("num_workers") and here.timer.is_due(asked):
                 batch, fetch = here.timer.take(ask)
                 times.fetches.append(fetch)
             else:

@@ -32,7 +32,7 @@ from etl.measuring.meeting import Meeting
 from etl.measuring.page_cache import absent_pages, drop_from_page_cache, read_into_page_cache
 from etl.measuring.process_tree import PeakMemory, mapped_nbytes
 from etl.measuring.sample import begin_together, first_copies
-from etl.measuring.structure import record_count
+from etl.measuring.structure import count_batches, record_count
 from etl.strategies.torch_loader import given_torch_settings, torch_settings
 
 # Few steps are enough to compare losses: equal weights trained on equal batches have equal losses after any number.
@@ -55,7 +55,7 @@ def try_loader(loading: MeasuredLoader, limit: int | None, step_records: int, se
     """
     started = time.perf_counter()
     with Epochs(loading, limit) as epochs:
-        length = _length(epochs.loader)
+        length = count_batches(epochs.loader)
         batches, ended = iter(epochs), False
         first = next(batches, None)
         if first is None:
@@ -98,14 +98,6 @@ def try_loader(loading: MeasuredLoader, limit: int | None, step_records: int, se
         settings={name: list(values) for name, values in settings.items()},
         given={name: given[name] for name in settings},
     )
-
-
-def _length(loader: Any) -> int | None:
-    """Return the number of batches that `loader` says an epoch has; None if it does not say."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError, AttributeError):
-        return None
 
 
 def _may_have_selected(batches: int | None, records: int | None, batch_size: int) -> bool:
