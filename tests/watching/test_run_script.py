@@ -22,7 +22,7 @@ def train(records=200):
     for batch in DataLoader(range(records), batch_size=2):
         time.sleep(0.005)
 """
-REPORT = "does not wait for data"
+REPORT = "of the time (95% interval "  # in each verdict: a busy machine may change which one
 
 
 def start(script: Path, *arguments: str, options: tuple[str, ...] = (), **more: Any) -> subprocess.Popen[str]:
@@ -56,7 +56,7 @@ def test_output_arguments_and_main_are_those_of_python(script: Path) -> None:
     plain = output_of(script.name, *arguments, cwd=script.parent)
     code, output, errors = run(script, *arguments)
     assert (code, output) == (0, plain)
-    assert f"train.py {REPORT}" in errors
+    assert REPORT in errors
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_however_a_script_ends_it_exits_the_same_and_there_is_a_report(script: P
     plain = run_python(script.name, cwd=script.parent)
     found, output, errors = run(script)
     assert (found, output) == (plain.returncode, plain.stdout) == (code, "")
-    assert f"train.py {REPORT}" in errors
+    assert REPORT in errors
     assert all(line in errors.splitlines() for line in plain.stderr.splitlines())  # the same traceback
     assert errors.count("Traceback") == plain.stderr.count("Traceback")
     assert "etl/watching" not in errors
@@ -84,7 +84,7 @@ def test_ctrl_c_ends_it_as_it_ends_python_and_there_is_a_report(script: Path) ->
     _, errors = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in errors
-    assert f"train.py {REPORT}" in errors
+    assert REPORT in errors
 
 
 @pytest.mark.parametrize(("option", "batches"), [("--batches=30", 30), ("--epochs=2", 200), ("--seconds=0.2", None)])
