@@ -127,12 +127,8 @@ def walls(samples: Mapping[Cell, Mapping[int, CellMetrics]]) -> str:
 def show_progress_of(command: Sequence[str], doing: str, progress: Callable[[], str | None], console: Console) -> int:
     """Run a command, print its lines, and what it does meanwhile; return its exit code.
 
-    Parameters
-    ----------
-    progress : callable
-        Returns a line to print, or None. It may have an attribute `doing`.
-    console : Console
-        Shows the status in a terminal; in a pipe a line is printed at least every ten seconds.
+    `progress` returns a line to print, or None, and may have an attribute `doing`. A terminal shows the status; in a
+    pipe a line is printed at least every ten seconds.
     """
     shown = _Shown(doing, console)
     with subprocess.Popen(

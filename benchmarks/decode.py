@@ -92,13 +92,7 @@ def make_operations(photographs: Path, threads: int) -> dict[str, Operation]:
 
 
 def make_epoch(source: etl.ImageFolder, decoder: str, threads: int) -> Operation:
-    """Return a function that loads one epoch and checks that it was whole.
-
-    Parameters
-    ----------
-    decoder : str
-        A key of `DECODERS`.
-    """
+    """Return a function that loads one epoch with a decoder of `DECODERS` and checks that it was whole."""
     pipeline = etl.image_pipeline(IMAGE_SIZE, decoder)
     raw = etl.RawIterator(source, pipeline, BATCH_SIZE, shuffle=True, seed=SEED)
     iterator = etl.AsyncIterator(raw, PREFETCH_SIZE, threads=threads)
@@ -112,13 +106,7 @@ def make_epoch(source: etl.ImageFolder, decoder: str, threads: int) -> Operation
 
 
 def in_threads(work: Callable[[int], object], count: int, threads: int) -> None:
-    """Call `work` with every index below `count`, distributed over threads in turn.
-
-    Parameters
-    ----------
-    work : callable
-        Called with one index.
-    """
+    """Call `work` with every index below `count`, distributed over threads in turn."""
 
     def take(first: int) -> None:
         for index in range(first, count, threads):

@@ -29,11 +29,6 @@ def along(axis: str) -> Callable[[Any], Any]:
     """Return a decorator for the suite of an axis, which asv shows only if the profile measures the axis.
 
     Otherwise the suite stays abstract, which asv leaves out: all of its values would be n/a, and its chart blank.
-
-    Parameters
-    ----------
-    axis : str
-        Field of `Cell`.
     """
 
     def decorate(suite: Any) -> Any:
@@ -149,12 +144,7 @@ class EndToEnd(AxisSuite):
     ) -> dict[str, Any]:
         """Return the samples of a metric.
 
-        Parameters
-        ----------
-        metric : callable
-            Returns the metric.
-        whole_epochs : bool
-            True for the time of an epoch, which is given for as many photographs as most epochs have.
+        With `whole_epochs` it is the time of an epoch, which is given for as many photographs as most epochs have.
         """
         cell = self.cell(*values)
         measured = cache.results[cell]

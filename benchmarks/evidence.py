@@ -36,16 +36,9 @@ from benchmarks.studies.study import FOLDER
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a document that is written from a journal.
+    """A part of a document that is written from a journal, which `python -m ` and its `command` measure.
 
-    Attributes
-    ----------
-    file : str
-        The name of its journal.
-    command : str
-        What measures it, after `python -m `.
-    render : callable
-        Called with the path of the journal; returns Markdown. Only its tables are not wrapped.
+    `render` returns Markdown, of which only tables are not wrapped. It is called with the path of the journal.
     """
 
     file: str

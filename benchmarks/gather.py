@@ -108,13 +108,7 @@ class SecondThread(TimedSuite):
 
 
 def measure_operations(folder: Path, rows: int, rounds: int) -> Timings:
-    """Check and time all operations that this commit and this machine support.
-
-    Parameters
-    ----------
-    rows : int
-        Records, a multiple of `BATCH`.
-    """
+    """Check and time all operations that this commit and this machine support; `rows` is a multiple of `BATCH`."""
     images = np.random.default_rng(SEED).integers(0, 256, (rows, SIDE, SIDE, 3), np.uint8)
     records = [{"features": image, "label": number} for number, image in enumerate(images)]
     with ExitStack() as stack:
@@ -202,13 +196,7 @@ def _batches(rows: int, order: str) -> list[np.ndarray]:
 
 
 def show(results: Timings, rows: int, console: Console) -> None:
-    """Print the time of each operation and its share of its limit's speed, with the range over rounds.
-
-    Parameters
-    ----------
-    results : dict
-        Seconds of each operation.
-    """
+    """Print the time of each operation and its share of its limit's speed, with the range over rounds."""
     rounds = len(results["memcpy"])
     table = Table(
         title=f"{rows:,} rows of {SIDE} x {SIDE} x 3 in batches of {BATCH}, warm, {rounds} interleaved rounds",

@@ -227,10 +227,7 @@ def read_results(path: Path, kind: Kind[Key, Result]) -> dict[Key, Result]:
 def remove_ended(folder: Path, since: float) -> None:
     """Remove the journals whose rounds were all measured.
 
-    Parameters
-    ----------
-    since : float
-        Time of `time.time`: older journals are those of other runs, and stay.
+    Those from before `since`, a time of `time.time`, are of other runs, and stay.
     """
     for path in folder.glob("*.jsonl"):
         if path.stat().st_mtime >= since and any("ended" in line for line in read_lines(path)):

@@ -107,13 +107,7 @@ def workers() -> tuple[str, ...]:
 def make_iterator(
     photographs: Path, count: int, batch_size: int = BATCH_SIZE, workers: str = "thread"
 ) -> etl.AsyncIterator:
-    """Return an iterator over photographs, decoded to normalised float32 by threads or processes.
-
-    Parameters
-    ----------
-    workers : str
-        One of `WORKERS`.
-    """
+    """Return an iterator over photographs, decoded to normalised float32 by `count` of `WORKERS`."""
     decoder = "turbo" if "turbo" in etl.stages.DECODERS else "pillow"
     pipeline = etl.image_pipeline(IMAGE_SIZE, decoder)
     raw = etl.RawIterator(etl.ImageFolder(photographs), pipeline, batch_size, shuffle=True, seed=SEED)
@@ -122,16 +116,8 @@ def make_iterator(
     return etl.AsyncIterator(raw, PREFETCH_SIZE, threads=count)
 
 
-def measure_overlap(
-    photographs: Path, wanted: tuple[float, ...], rounds: int, count: int, workers: str = "thread"
-) -> Timings:
-    """Measure the overlap for each ratio of ETL to compute, each time between two epochs of loading alone.
-
-    Parameters
-    ----------
-    workers : str
-        One of `WORKERS`.
-    """
+def measure_overlap(photographs: Path, wanted: tuple[float, ...], rounds: int, count: int, workers: str) -> Timings:
+    """Measure the overlap for each ratio of ETL to compute, each time between two epochs of loading alone."""
     results: Timings = {loading_beside(workers, ratio): [] for ratio in wanted}
     with make_iterator(photographs, count, workers=workers) as iterator:
         _run_epoch(iterator)
@@ -213,7 +199,6 @@ def measure_beside_compute(photographs: Path, rounds: int, threads: int) -> Timi
     import torch
 
     results: Timings = {"wall over limit": [], "overlap": []}
-    cores = threads
     with make_iterator(photographs, threads, 32) as iterator, etl.runtime.ThreadPolicy(compute=1):
         batch = next(iter(iterator))
         model = etl.models.create("residual", batch.features.shape[1:], 10, seed=SEED).train()
@@ -231,7 +216,7 @@ def measure_beside_compute(photographs: Path, rounds: int, threads: int) -> Timi
             loading, loading_cpu = _with_cpu(iterator, None)
             compute, compute_cpu = _with_cpu(resident, train)
             wall, _ = _with_cpu(iterator, train)
-            limit = max(compute, (loading_cpu + compute_cpu) / cores)
+            limit = max(compute, (loading_cpu + compute_cpu) / threads)
             results["wall over limit"].append(wall / limit)
             results["overlap"].append(max(loading, compute) / wall)
     return results

@@ -66,15 +66,7 @@ Connect = Callable[[], Answer]
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of a server.
-
-    Attributes
-    ----------
-    threads : int
-        Compute threads.
-    workers : int
-        Threads of `etl.training.ParallelInference`.
-    """
+    """Resources of a server: compute threads, and threads of `etl.training.ParallelInference`."""
 
     threads: int
     workers: int
@@ -220,13 +212,7 @@ def latencies(
 
 
 class AnswerCheck:
-    """Requests, and whether their answers are right.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of a record.
-    """
+    """Requests for records of a shape, and whether their answers are right."""
 
     def __init__(self, model: torch.nn.Module, shape: tuple[int, ...]) -> None:
         features = np.random.default_rng(0).standard_normal((RECORDS, *shape), dtype=np.float32)
@@ -276,16 +262,9 @@ def measure(
     seconds: float,
     shares: Sequence[float],
 ) -> Found:
-    """Measure all servers in turns.
+    """Measure all servers of a model in `SHAPES` in turns.
 
-    Parameters
-    ----------
-    model_name : str
-        A key of `SHAPES`.
-    workers : int
-        Threads of `etl.training.ParallelInference`.
-    shares : sequence of float
-        Arrival rates, as shares of what one model behind a lock answers at most.
+    The `shares` are rates of arrival, of what one model behind a lock answers at most.
     """
     import torch
 

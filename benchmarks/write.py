@@ -93,13 +93,7 @@ class SecondJob(Suite):
 
 
 def measure_writers(writers: Iterable[str], rounds: int, sample: Callable[[str, int], WriteMetrics]) -> WriterSamples:
-    """Take one sample a round for each writer and number of jobs.
-
-    Parameters
-    ----------
-    sample : callable
-        Takes a writer and a number of jobs, and returns the metrics.
-    """
+    """Take one sample a round for each writer and number of jobs."""
     measured = Rounds([(writer, jobs) for writer in writers for jobs in JOBS], lambda each, _: sample(*each))
     measured.run(rounds)
     return {each: list(samples.values()) for each, samples in measured.samples.items()}

@@ -89,12 +89,7 @@ def is_importable(writer: str) -> bool:
 
 
 def take_sample(writer: str, jobs: int, photographs: Photographs, folder: str) -> dict[str, float]:
-    """Write the photographs to a new folder, which is deleted again.
-
-    Parameters
-    ----------
-    writer : str
-        One of `WRITERS`.
+    """Write the photographs with one of `WRITERS` to a new folder, which is deleted again.
 
     Returns
     -------

@@ -15,13 +15,7 @@ POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def whole_number(name: str, value: Any, least: int, below: int | None = None) -> int:
-    """Return `value`, of any integer type but bool, as an int.
-
-    Raises
-    ------
-    ValueError
-        If `value` is not an integer, or out of bounds.
-    """
+    """Return `value`, of any integer type but bool, as an int; raise `ValueError` for others, and out of bounds."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -35,10 +29,7 @@ def whole_number(name: str, value: Any, least: int, below: int | None = None) ->
 def parse_nbytes(text: str) -> int:
     """Return the number of bytes in a size such as "2GB", "512 MiB" or "65536"; KB is 1,000 and KiB 1,024.
 
-    Raises
-    ------
-    ValueError
-        If the text is not a size, or less than a byte.
+    Raises `ValueError` if the text is not a size, or less than a byte.
     """
     match = SIZE.fullmatch(text.strip())
     if match is None or (match[3] and not match[2]):
@@ -52,15 +43,17 @@ def parse_nbytes(text: str) -> int:
 def parse_seconds(text: str, option: str) -> float:
     """Return the seconds of a time such as "60s", "20ms", "1.5min" or "60".
 
-    Raises
-    ------
-    ValueError
-        If `text` is not a time. The message names `option`.
+    Raises `ValueError` that names `option` if `text` is not a time.
     """
     match = DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{option} must be a time such as 60s, 20ms or 2min, not {text!r}")
     return float(match[1]) * UNIT_SECONDS[match[2]]
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the names in a list with commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def printable(text: str) -> str:

@@ -141,12 +141,8 @@ class Configuration:
     def read(cls, path: str | Path) -> Configuration:
         """Read the file at `path`.
 
-        Raises
-        ------
-        OSError
-            If there is no such file, or it cannot be read.
-        ValueError
-            If it is not TOML, a table, key or value is wrong, or one is missing.
+        Raises `OSError` if it cannot be read, and `ValueError` if it is not TOML, a table, key or value is wrong, or
+        one is missing.
         """
         path = Path(path)
         tables = read_tables(path)
@@ -172,19 +168,8 @@ class Configuration:
     def write(self, path: str | Path, title: str | None = None) -> None:
         """Write the configuration to a file, which appears as a whole.
 
-        Parameters
-        ----------
-        path : str or Path
-            The file to create or replace.
-        title : str, optional
-            The first line, which says what this is and where it comes from. By default it names the source.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be written.
-        ValueError
-            If a fact of `result` cannot be written to TOML.
+        `title` is the first line, which says what this is and where it comes from; by default it names the source.
+        Raises `OSError` if the file cannot be written, and `ValueError` if TOML cannot hold a fact of `result`.
         """
         target = Path(path).resolve()  # a link stays a link
         text = self._text_for(target, title or f"Settings for loading {self.source}")
@@ -228,16 +213,7 @@ class Configuration:
     def open_loader(self, *, source: Any = None, store: Any = None, rank: int = 0, world_size: int = 1) -> Any:
         """Return a loader of the configured batches; see `from_config`.
 
-        Returns
-        -------
-        BatchIterator or iterable of batches
-            The loader. A user's is returned as its function made it.
-
-        Raises
-        ------
-        ValueError
-            If the source cannot be opened; if the store is missing, damaged, or was written from other records or with
-            other stages; or if the user's loader cannot be made.
+        Raises `ValueError` also if the store is damaged, or the user's loader cannot be made.
         """
         kind, settings = self.strategy_kind, self.settings
         if kind.is_foreign:
@@ -259,12 +235,8 @@ class Configuration:
     def prepare(self) -> float:
         """Let the user's loader prepare its files, in the folder at `store`, and return the seconds that it took.
 
-        The folder appears when all is done.
-
-        Raises
-        ------
-        ValueError
-            If the strategy is not a user's loader, prepares nothing, has no folder, or the folder exists.
+        The folder appears when all is done. Raises `ValueError` if the strategy is not a user's loader, prepares
+        nothing, has no folder, or the folder exists.
         """
         if not self.strategy_kind.is_foreign:
             raise ValueError(f"{self._place()}strategy {self.strategy} prepares no files; only your own loaders do")

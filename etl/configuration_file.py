@@ -54,12 +54,8 @@ KEYS: dict[str, dict[str, str]] = {
 def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     """Read the tables of the file at `path`, whose names are all known.
 
-    Raises
-    ------
-    OSError
-        If there is no such file, or it cannot be read.
-    ValueError
-        If it is not TOML, or has an unknown table or key. Keys of [settings] and [result] are not checked.
+    Raises `OSError` if the file cannot be read, and `ValueError` if it is not TOML, or has an unknown table or key.
+    Keys of [settings] and [result] are not checked.
     """
     try:
         tables = tomllib.loads(read_regular_file(path, MAX_NBYTES).decode())
@@ -113,10 +109,7 @@ def shown(value: Any) -> str:
 def path_from_file(given: Any, folder: Path, is_name: Callable[[str], bool] = lambda _: False) -> Any:
     """Return the path that a file in `folder` gives, relative to the working folder; wrong values as they are.
 
-    Parameters
-    ----------
-    is_name : callable, optional
-        Returns True for text that is a name unless something on disk is called so. Names are returned as they are.
+    `is_name` is True for text that is a name unless something on disk is called so. Names are returned as they are.
     """
     if not isinstance(given, str) or not given:
         return given

@@ -18,10 +18,7 @@ def registered(group: str) -> dict[str, EntryPoint]:
 def load(group: str, name: str) -> Any:
     """Import what the entry point `name` of `group` refers to.
 
-    Raises
-    ------
-    ValueError
-        If there is no such entry point, several packages have one, or importing it fails.
+    Raises `ValueError` if there is no such entry point, several packages have one, or importing it fails.
     """
     kind = KINDS[group]
     found = sorted({each.value for each in entry_points(group=group, name=name)})

@@ -80,19 +80,8 @@ def name_of_function(function: Callable[..., Any]) -> str:
 def pickle_function(function: Callable[..., Any], path: Path) -> str:
     """Write `function` to a new file at `path`, with everything of its script or notebook that it uses.
 
-    Parameters
-    ----------
-    path : Path
-        The file. Its name, without the suffix, is what errors of `find_function` call the function.
-
-    Returns
-    -------
-    A name for `find_function`, in this process or another one.
-
-    Raises
-    ------
-    ValueError
-        If something that it uses cannot be pickled.
+    Return a name for `find_function`, in this process or another one, whose errors call the function by the name of the
+    file, without the suffix. Raises `ValueError` if something that it uses cannot be pickled.
     """
     from presave.carrying import dumps  # not in environments that only load
 

@@ -11,12 +11,7 @@ from typing import Any
 def lazy_names(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package.
 
-    Parameters
-    ----------
-    package : str
-        Its name.
-    modules : mapping of str to sequence of str
-        The names that each module has; those of `package` itself are its modules.
+    `modules` has the names in each module; those of `package` itself are its modules.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 

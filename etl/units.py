@@ -19,15 +19,7 @@ _BYTES = ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e3, 1e3, "kB
 
 @dataclass(frozen=True)
 class Scale:
-    """A common unit for several quantities, so that they compare at a glance.
-
-    Attributes
-    ----------
-    size : float
-        Seconds or bytes in one unit.
-    unit : str
-        Name of the unit.
-    """
+    """A common unit, of `size` seconds or bytes, for several quantities, so that they compare at a glance."""
 
     size: float
     unit: str
@@ -80,13 +72,13 @@ def digits(number: float | None, significant: int = 3) -> str:
     return _with_minus(f"{number:,.{max(min(decimals, 3), -magnitude)}f}")
 
 
-def percent(share: float | None, signed: bool = False) -> str:
-    """Return a share of 1 in percent; if `signed`, with a plus sign above zero."""
+def percent(share: float | None) -> str:
+    """Return a share of 1 in percent."""
     if share is None:
         return NOT_MEASURED
     size = abs(share) * 100
     decimals = 0 if size >= 10 or size == 0 else 1 if size >= 0.1 else 2
-    return _with_minus(f"{share * 100:{'+' if signed else ''},.{decimals}f}%")
+    return _with_minus(f"{share * 100:,.{decimals}f}%")
 
 
 def ratio(number: float | None) -> str:

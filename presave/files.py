@@ -35,11 +35,6 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int
         If true, the content is flushed to the disk first, so that this holds even if the machine crashes.
     mode : int, optional
         Permission bits; by default only the owner may read and write the file.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
     """
     with replacing(path, durable=durable, mode=mode) as file:
         file.write(data)

@@ -89,20 +89,7 @@ class Progress:
 class SpanWriter:
     """Writes any span of records as one shard. It is pickled for workers in other processes.
 
-    Attributes
-    ----------
-    format : str
-        Name of the storage format.
-    folder : Path
-        Folder of the partial store, absolute.
-    schema : dict of str to Field
-        Fields that every record must have.
-    records : RecordSequence
-        The records to write.
-    on_error : "raise" or "skip"
-        What to do with a record that fails.
-    options : dict
-        Options of the format.
+    `folder`, that of the partial store, is absolute.
     """
 
     format: str

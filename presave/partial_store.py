@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from presave.content import difference, digest_json
 from presave.errors import StoreError, disk_errors, is_shortage
@@ -30,9 +30,6 @@ from presave.folder_lock import OWNER_NAME, FolderLock
 from presave.manifest import Manifest, Shard, Skipped, StoredFile
 from presave.manifest_file import MANIFEST_NAME, MAX_MANIFEST_NBYTES, partial_folder, save_manifest
 from presave.validate import parse_shard, whole_number
-
-if TYPE_CHECKING:
-    from typing import Self
 
 PLAN_NAME = "plan.json"
 IDENTITY_NAME = "identity.json"

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from presave.resources import available_nbytes
 from presave.schema import Field, Schema
 from presave.shard_formats import find_format
 from presave.verification import verify as list_faults
-
-if TYPE_CHECKING:
-    from typing import Self
 
 UINT64 = np.dtype(np.uint64)
 

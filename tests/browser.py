@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+LIMIT_SECONDS = 120
 CONSOLE_LINE = re.compile(r'CONSOLE[:(]\d+\)?\] "(?P<message>.*)", source: (?P<source>.*)$')
 
 
@@ -62,21 +63,13 @@ class _Handler(SimpleHTTPRequestHandler):
         """Write nothing: what went wrong shows in the browser's console."""
 
 
-def render(
-    url: str,
-    screenshot: Path | None = None,
-    settle_seconds: int = 10,
-    limit_seconds: int = 120,
-    *,
-    window: tuple[int, int] = (1280, 900),
-    dark: bool = False,
-) -> Rendered:
+def render(url: str, screenshot: Path | None = None, settle_seconds: int = 10, *, dark: bool = False) -> Rendered:
     """Load `url` in a Chromium that can reach no host but 127.0.0.1, and let its scripts run `settle_seconds`.
 
     These are seconds of the page's own clock, which stands still while it loads. Writes a PNG to `screenshot`, if
-    given: `window` is its width and height in pixels. With `dark` the user prefers dark colours.
+    given. With `dark` the user prefers dark colours.
 
-    Raises `FileNotFoundError` without a Chromium, and `TimeoutExpired` after `limit_seconds` of real time.
+    Raises `FileNotFoundError` without a Chromium, and `TimeoutExpired` after `LIMIT_SECONDS` of real time.
     """
     chromium = find_chromium()
     if chromium is None:
@@ -95,7 +88,7 @@ def render(
             "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
             f"--user-data-dir={profile}",
             f"--virtual-time-budget={settle_seconds * 1000}",
-            f"--window-size={window[0]},{window[1]}",
+            "--window-size=1280,900",
             # What pages see as prefers-color-scheme; --force-dark-mode changes only the browser's own surfaces.
             f"--blink-settings=preferredColorScheme={0 if dark else 1}",
             "--enable-logging=stderr",
@@ -107,7 +100,7 @@ def render(
         # Files, not pipes: a child that outlives a killed browser would hold a pipe open.
         dom, messages = Path(profile, "dom.html"), Path(profile, "messages.txt")
         with dom.open("wb") as output, messages.open("wb") as errors:
-            subprocess.run(command, stdout=output, stderr=errors, check=True, timeout=limit_seconds)
+            subprocess.run(command, stdout=output, stderr=errors, check=True, timeout=LIMIT_SECONDS)
         console = [
             f"{match['message']} ({match['source']})"
             for match in map(CONSOLE_LINE.search, messages.read_text("utf-8", "replace").splitlines())

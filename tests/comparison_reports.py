@@ -111,6 +111,19 @@ def changed(number: int, **metrics: Any) -> Report:
     return replace(report, strategies=strategies)
 
 
+def changed_round(number: int, **metrics: Any) -> Report:
+    """Return `photographs()` with other metrics of the first round of strategy `number`."""
+    first, *others = photographs().strategies[number].rounds
+    return changed(number, rounds=[replace(first, **metrics), *others])
+
+
+def broken_by(name: str) -> Report:
+    """Return `photographs()` in which the strategy `name` broke the first rule."""
+    report = photographs()
+    first, *others = report.checks
+    return replace(report, checks=[replace(first, held=False, broken_by={name: "other pixels"}), *others])
+
+
 def one_strategy() -> Report:
     """Return a report of `raw` alone: no ratio, no store, no stage."""
     report = photographs()

@@ -42,24 +42,15 @@ def make_workload(folder: Path, rows: int = 200, cpus: int = 2, **settings: Any)
     return Workload(Settings(source=str(table), **chosen), folder, cpus)
 
 
-def make_split(compute: int, loading: int, records_per_second: float, slowdown: float = 1.0) -> SplitProfile:
-    """Return one split of a profile, in which compute and loading both slow down by `slowdown`."""
-    return SplitProfile(compute, loading, records_per_second, slowdown, slowdown)
-
-
-def make_profile(
-    load: float = 1e-3, compute: float = 1e-2, stages: tuple[str, ...] = ("read",), **metrics: Any
-) -> PipelineProfile:
-    """Return a profile with `load` seconds per record for all stages, and `compute` seconds per training step."""
-    profile = PipelineProfile(
-        stages=[StageProfile(name, load / len(stages), 16.0) for name in stages],
-        compute_seconds={"1": compute, "2": compute},
-        splits=[make_split(1, 1, 1 / load), make_split(1, 2, 1 / load), make_split(2, 2, 1 / load)],
+def make_profile() -> PipelineProfile:
+    """Return a profile with 1 ms per record to load it, and 10 ms per training step."""
+    return PipelineProfile(
+        stages=[StageProfile("read", 1e-3, 16.0)],
+        compute_seconds={"1": 1e-2, "2": 1e-2},
+        splits=[SplitProfile(compute, loading, 1e3, 1.0, 1.0) for compute, loading in ((1, 1), (1, 2), (2, 2))],
         copy_bytes_per_second=1e9,
         device="cpu",
-        model="mlp",
     )
-    return replace(profile, **metrics)
 
 
 def make_sample(**metrics: Any) -> AuditedSample:

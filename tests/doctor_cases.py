@@ -80,10 +80,15 @@ class Batches:
             yield self.batch
 
 
+def case_of(model: torch.nn.Module, batches: Any, count: int = 6) -> Case:
+    """Return the case of a training on the CPU, observed for this number of batches."""
+    setup = make_setup(model, batches, etl.backend("cpu"), None)
+    return Case(quiet_machine(), setup, observe_training(model, setup, count))
+
+
 def look(check: Check, model: torch.nn.Module, batches: Any) -> Finding:
     """Return the finding of one check alone, of a training on the CPU."""
-    setup = make_setup(model, batches, etl.backend("cpu"), None)
-    return check.look(Case(quiet_machine(), setup, observe_training(model, setup, 6)))
+    return check.look(case_of(model, batches))
 
 
 @contextmanager

@@ -17,13 +17,12 @@ import numpy as np
 import presave
 from benchmarks import decode, gather, overlap, store_table, write
 from benchmarks.cells import FORMATS, STAGES, chosen_profile
-from benchmarks.compare_commits import commits
-from benchmarks.compare_commits import commits_table as commits_table
+from benchmarks.compare_commits import commits, commits_table
 from benchmarks.console import wide_console
 from benchmarks.measuring.statistics import Interval, Outcome
 from benchmarks.peers import peer_table
 from benchmarks.publish import history_table as publish_table
-from benchmarks.settings import settings_table as settings_table
+from benchmarks.settings import settings_table
 from benchmarks.settings.settings_turns import SettingPairs
 from benchmarks.studies import gc_pauses, power, scale, what_if
 from benchmarks.studies.study import print_lines
@@ -64,7 +63,8 @@ def show_stores() -> None:
 
 
 def show_commits() -> None:
-    found = {(name, metric): _verdict(1.1) for name in STRATEGIES for metric in ("etl", "wall")}
+    verdict = Verdict(0.01234, 0.01357, Interval(1.1, 1.08, 1.12, 15), Outcome.SLOWER)
+    found = {(name, metric): verdict for name in STRATEGIES for metric in ("etl", "wall")}
     one = commits.Commit("HEAD~1", "0123456789abcdef", Path())
     commits_table.show(one, one, found, 0.01, 83.0, wide_console())
 
@@ -161,15 +161,6 @@ def show_what_if() -> None:
 @cache
 def _examine() -> Examination:
     return examine()
-
-
-def _verdict(ratio: float) -> Verdict:
-    change = Interval(ratio, ratio - 0.02, ratio + 0.02, 15)
-    return Verdict(0.01234, 0.01234 * ratio, change, Outcome.SLOWER)
-
-
-def _load(folder: str, batch_size: int, threads: int) -> list[tuple[object, object]]:
-    return []
 
 
 def _showing(make: Callable[[], comparison_reports.Report]) -> Callable[[], None]:

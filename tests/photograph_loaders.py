@@ -18,17 +18,16 @@ SIZE = 64
 class Photographs(Dataset[Any]):
     """JPEG files in a folder for each class."""
 
-    def __init__(self, path: str, size: int = SIZE) -> None:
+    def __init__(self, path: str) -> None:
         self.files = sorted(Path(path).rglob("*.jpg"))
         self.classes = sorted({file.parent.name for file in self.files})
-        self.size = size
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         with Image.open(self.files[index]) as image:
-            pixels = np.asarray(image.convert("RGB").resize((self.size, self.size)), np.float32) / 255
+            pixels = np.asarray(image.convert("RGB").resize((SIZE, SIZE)), np.float32) / 255
         return ((pixels - MEAN) / DEVIATION).transpose(2, 0, 1), self.classes.index(self.files[index].parent.name)
 
 

@@ -43,8 +43,12 @@ def assert_threads_and_a_fork_read(read: Callable[[int], object], expected: list
     child = os.fork()
     if child == 0:
         signal.alarm(LIMIT_SECONDS)
-        read_all(7)
-        os._exit(len(faults))
+        code = 1
+        try:
+            read_all(7)
+            code = len(faults)
+        finally:  # whatever it raises, no further line of the tests is run here
+            os._exit(code)
     read_all(8)
     assert os.waitpid(child, 0)[1] == 0
     assert faults == []

@@ -44,9 +44,8 @@ def make_tuning_schema() -> dict[str, Any]:
     """Make the schema from the fields of the classes in tuning_results.py, and what is derived."""
     schema: dict[str, Any] = TypeAdapter(Tuning).json_schema(mode="serialization")
     strategy = schema["$defs"]["TunedStrategy"]
-    for definition, derived in ((schema, (Tuning.conclusion,)), (strategy, (TunedStrategy.advice,))):
-        for method in derived:
-            definition["properties"][method.__name__] = {"type": "string", "description": getdoc(method)}
+    schema["properties"]["conclusion"] = {"type": "string", "description": getdoc(Tuning.conclusion)}
+    strategy["properties"]["advice"] = {"type": "string", "description": getdoc(TunedStrategy.advice)}
     is_recommended = getdoc(TunedStrategy.is_recommended)
     strategy["properties"]["is_recommended"] = {"type": "boolean", "description": is_recommended}
     name = "The name of the fastest strategy; null if none can be recommended."

@@ -33,7 +33,7 @@ class Shown:
         return self.text.splitlines()
 
 
-def run_in_terminal(columns: int, *arguments: str, timeout: float = 120, **environment: str) -> Shown:
+def run_in_terminal(columns: int, *arguments: str, **environment: str) -> Shown:
     """Run Python with `arguments` and its standard input and output on a terminal of `columns` columns."""
     control, terminal = pty.openpty()
     set_columns(terminal, columns)
@@ -50,7 +50,7 @@ def run_in_terminal(columns: int, *arguments: str, timeout: float = 120, **envir
     reader = threading.Thread(target=_read, args=(control, written))
     reader.start()
     try:
-        _, errors = process.communicate(timeout=timeout)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
         reader.join()

@@ -93,7 +93,6 @@ def test_the_wheel_has_all_files_and_the_readme_of_an_index_has_absolute_links(b
 @pytest.mark.slow
 def test_the_wheel_alone_loads_and_says_what_training_needs(built: dict[str, Path], tmp_path: Path) -> None:
     python = make_environment(tmp_path, built["wheel"])
-    (tmp_path / "data").mkdir()
     assert run(python, "-c", PROGRAM, tmp_path / "data", cwd=tmp_path).strip() == etl.__version__
     assert run(python.with_name("etl"), "-V", cwd=tmp_path).strip() == f"fair-etl {etl.__version__}"
     compared = [python.with_name("etl"), "compare", "data/photos", "--strategies", "raw"]
@@ -115,7 +114,6 @@ def test_the_lowest_versions_of_all_dependencies_work(built: dict[str, Path], tm
     lowest = [re.sub(r">=", "==", each) for each in PROJECT["dependencies"]]
     assert all("==" in each for each in lowest)
     python = make_environment(tmp_path, built["wheel"], *lowest)
-    (tmp_path / "data").mkdir()
     assert run(python, "-c", PROGRAM, tmp_path / "data", cwd=tmp_path).strip() == etl.__version__
 
 
@@ -125,7 +123,6 @@ def test_the_wheel_with_an_extra_loads(extra: str, built: dict[str, Path], tmp_p
     python = make_environment(
         tmp_path, f"fair-etl[{extra}] @ {built['wheel'].as_uri()}", "-c", ROOT / ".ci/constraints.txt"
     )
-    (tmp_path / "data").mkdir()
     assert run(python, "-c", PROGRAM, tmp_path / "data", cwd=tmp_path).strip() == etl.__version__
 
 

@@ -195,10 +195,7 @@ def find_interpreters(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the interpreter of each peer, and the reason for each that has none.
 
-    Parameters
-    ----------
-    given : mapping of str to str
-        Interpreters to use instead of environments, by peer; the one under `ALL` is for all other peers.
+    Those `given` by peer are used instead of environments; the one under `ALL` is for all other peers.
     """
     interpreters: dict[str, str] = {}
     reasons: dict[str, str] = {}

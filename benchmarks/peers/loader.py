@@ -149,15 +149,7 @@ Fill = Callable[[np.ndarray, Any], None]
 
 
 class FilledBatches(ReusedBatches):
-    """Batches of images and labels.
-
-    Parameters
-    ----------
-    labels : int64 array
-        The labels of all records.
-    fill : callable
-        Writes images into a batch, called with it and the indices of its records.
-    """
+    """Batches of images, which `fill` writes, and of labels, given for all records as int64."""
 
     def __init__(self, labels: np.ndarray, fill: Fill, batch_size: int) -> None:
         super().__init__(batch_size)
@@ -201,15 +193,7 @@ class SharedBatches:
 
 
 class ReadAhead:
-    """Batches of an epoch in random order that threads load ahead, for libraries without a loader.
-
-    Parameters
-    ----------
-    labels, fill
-        As `FilledBatches` takes them.
-    workers, ahead : int
-        Threads, and batches that they load ahead.
-    """
+    """Batches of an epoch in random order that threads load ahead, for libraries without a loader."""
 
     def __init__(self, labels: np.ndarray, fill: Fill, batch_size: int, workers: int, ahead: int) -> None:
         import cv2

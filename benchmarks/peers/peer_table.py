@@ -31,19 +31,7 @@ HEADINGS = ("settings", "images/s", "of ours", "pairs", "CPU s per 1,000", "peak
 
 @dataclass(frozen=True)
 class Measured:
-    """A row as documented or tuned, with its pairs.
-
-    Attributes
-    ----------
-    row : Row
-        The loader.
-    is_tuned : bool
-        True if it is called with the settings that were the fastest.
-    pairs : list of PairResult
-        All of them.
-    records : int
-        Photographs of an epoch.
-    """
+    """A row as documented or, if tuned, with the settings that were the fastest; its pairs, and records of an epoch."""
 
     row: Row
     is_tuned: bool

@@ -70,19 +70,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit that was measured.
-
-    Attributes
-    ----------
-    name : str
-        Its hash.
-    date : datetime
-        When it was committed.
-    epochs : dict of str to Epoch
-        The strategies.
-    result : asv.results.Results
-        All that was measured of it.
-    """
+    """A commit that was measured: its hash, when it was committed, its epochs by strategy, and asv's `Results`."""
 
     name: str
     date: datetime.datetime
@@ -100,18 +88,10 @@ class History:
 
 @dataclass(frozen=True)
 class Change:
-    """A metric for which two commits have different values.
+    """A metric for which two commits have different medians, `before` and `after`.
 
-    Attributes
-    ----------
-    benchmark, parameters : str
-        Where it is on asv's pages.
-    before, after : float
-        Medians.
-    is_separate : bool
-        True if no sample of one commit lies between those of the other.
-    unit : str
-        Unit of both.
+    It is separate if no sample of one commit lies between those of the other. `benchmark` and `parameters` find it on
+    asv's pages.
     """
 
     benchmark: str

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks.console import say, say_failure
-from benchmarks.measuring.statistics import Interval, Outcome
+from benchmarks.measuring.statistics import Outcome
 from benchmarks.settings.settings_turns import Key, SettingPairs
-from benchmarks.studies.study import as_markdown, describe_ratio, print_lines
-from benchmarks.verdict import Verdict, judge, judge_all
+from benchmarks.studies.study import describe_ratio, print_lines
+from benchmarks.verdict import Verdict, judge_all
 
 # A change must be larger than this: the default has never differed from itself by as much.
 EQUIVALENCE_MARGIN = 0.02
@@ -37,7 +35,7 @@ def judge_settings(measured: Mapping[Key, SettingPairs]) -> dict[Key, Verdict]:
 
 def show(measured: Mapping[Key, SettingPairs], seconds: float, console: Console) -> None:
     """Print each setting, the time of an epoch over the default's, its interval, and the verdict."""
-    print_lines("Runtime settings against the default, in turns", lines_of(as_json(measured)), console, keys=3)
+    print_lines("Runtime settings against the default, in turns", lines_of(measured), console, keys=3)
     for key, other in measured.items():
         if other.reason:
             say_failure(f"{', '.join(key)}: {other.reason}", console)
@@ -66,21 +64,12 @@ def as_json(measured: Mapping[Key, SettingPairs]) -> list[dict[str, Any]]:
     ]
 
 
-def render(path: Path) -> str:
-    """Return what a file of `--json` says, as a Markdown table. Intervals and verdicts are computed again."""
-    entries = json.loads(path.read_text())["settings"]
-    for each in entries:
-        found = judge(each["log_ratios"], each["default_seconds"], each["seconds"], EQUIVALENCE_MARGIN, CONFIDENCE)
-        each.update(found.as_dict())
-    return as_markdown(lines_of(entries)) + "\n"
-
-
-def lines_of(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the lines of the table, from the values of `as_json`."""
+def lines_of(measured: Mapping[Key, SettingPairs]) -> list[tuple[str, ...]]:
+    """Return the lines of the table."""
     lines: list[tuple[str, ...]] = [("setting", "workload", "value", "time", "memory, MB", "it is")]
-    for each in entries:
-        default, other = (statistics.median(pair[arm] for pair in each["memory_nbytes"]) / 1e6 for arm in (0, 1))
-        time = describe_ratio(Interval(each["ratio"], each["low"], each["high"], each["pairs"]), 2)
-        names = each["setting"].replace("_", " "), each["workload"], each["value"]
-        lines.append((*names, time, f"{default:,.0f} to {other:,.0f}", WORDS[Outcome(each["verdict"])]))
+    for key, each in judge_settings(measured).items():
+        default, other = (statistics.median(pair[arm] for pair in measured[key].memory) / 1e6 for arm in (0, 1))
+        names = key[0].replace("_", " "), *key[1:]
+        time = describe_ratio(each.change, 2)
+        lines.append((*names, time, f"{default:,.0f} to {other:,.0f}", WORDS[each.outcome]))
     return lines

@@ -142,18 +142,10 @@ PHASES: Kind[Key, Phase] = Kind("tuning", tuple[str, int], Phase)
 
 @dataclass(frozen=True)
 class Regret:
-    """The regret and the gain of tuning a workload.
+    """The regret and the gain of tuning a workload, and the minutes of all of its phases.
 
-    Attributes
-    ----------
-    workload : str
-        Its name.
-    minutes : float
-        How long all of its phases took.
-    chosen, best : dict
-        The chosen settings, and those of the grid that were the fastest in the even rounds.
-    ratio, gain : Interval
-        Time of the choice over that of the best, and of the settings as given, in the odd rounds.
+    `best` are the settings of the grid that were the fastest in the even rounds. `ratio` and `gain` are the time of the
+    choice over that of the best, and of the settings as given, in the odd rounds.
     """
 
     workload: str

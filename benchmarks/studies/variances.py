@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run_study(
             SERVERS,
-            options.samples or FOLDER / f"variances-{options.strategy}.jsonl",
+            options.samples or FOLDER / "variances.jsonl",
             Plan(
                 question="How much do servers, processes and epochs differ?",
                 arms="one strategy, and itself",
@@ -145,10 +145,7 @@ def components(values: np.ndarray) -> list[float]:
 def repetitions(variances: Sequence[float], costs: Sequence[float]) -> list[float]:
     """Return how many processes of a server, and epochs of a process, give least variance in a given time.
 
-    Parameters
-    ----------
-    costs : sequence of float
-        Seconds that one more of each takes.
+    `costs` are the seconds that one more of each takes.
     """
     chosen = []
     for level in (0, 1):

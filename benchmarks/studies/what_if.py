@@ -59,11 +59,6 @@ class WaitingSource:
         return {"features": np.full(256, index, np.float32), "label": index % 2}
 
 
-def waiting_source() -> WaitingSource:
-    """Return a source that waits."""
-    return WaitingSource()
-
-
 @dataclass(frozen=True)
 class Case:
     """A comparison with settings of `etl.compare`, and the scenarios that it predicts, by name of another case.
@@ -211,7 +206,7 @@ def photograph_cases(source: str) -> dict[str, list[Case]]:
 def waiting_cases() -> list[Case]:
     """Return cases with a source that waits for every record."""
     common = {
-        "source": "benchmarks.studies.what_if:waiting_source",
+        "source": "benchmarks.studies.what_if:WaitingSource",
         "pipeline": etl.Pipeline([]),
         "batch_size": BATCH_SIZE,
         "strategies": STRATEGIES,

@@ -14,7 +14,9 @@ def main(photos: str = "photos", epochs: int = 2) -> float:
         etl.demonstration.photographs(photos, samples=128)
     source = etl.ImageFolder(photos)
     pipeline = etl.image_pipeline(size=64)
-    store = presave.write(f"{photos}.store", etl.records(source, pipeline.until("resize")), jobs=2)
+    path = Path(f"{photos}-64.store")
+    records = etl.records(source, pipeline.until("resize"))
+    store = presave.open_store(path) if path.exists() else presave.write(path, records, jobs=2)
 
     saved = etl.PresavedIterator(store, pipeline.after("resize"), batch_size=32, shuffle=True, seed=0)
     model = etl.models.create("lenet", (3, 64, 64), len(source.classes))

@@ -8,7 +8,7 @@ import etl
 
 
 class Measurements(Dataset):
-    """A data set as many have one: each record takes a millisecond of Python."""
+    """A data set as many have one: each record takes some work in Python."""
 
     def __init__(self) -> None:
         self.values = np.random.default_rng(0).standard_normal((512, 64), dtype=np.float32)

@@ -6,7 +6,7 @@ import etl
 
 
 def make_sequences(count: int = 512) -> etl.Sequences:
-    """Return sequences of 10 to 100 steps; a sequence is of class 1 if it rises."""
+    """Return sequences of 10 to 99 steps; a sequence is of class 1 if it rises."""
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=count)
     features = [

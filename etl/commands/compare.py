@@ -10,6 +10,7 @@ from typing import Any
 
 import presave
 from etl import strategies
+from etl.arguments import parse_names
 from etl.commands.comparison_arguments import (
     DEFAULTS,
     TUNE_SECONDS,
@@ -18,7 +19,6 @@ from etl.commands.comparison_arguments import (
     add_data_arguments,
     add_tuning_arguments,
     duration,
-    names,
     settings_of,
     size_in_bytes,
 )
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--strategies",
         "--strategy",
-        type=names,
+        type=parse_names,
         metavar="NAME,...",
         help=f"any of {', '.join(strategies.names())}, and loaders of your own as mine=package.module:function; the "
         f"others are compared with the first (default: {','.join(strategies.default_names())}; with --config: raw, and "
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--formats",
         "--format",
-        type=names,
+        type=parse_names,
         default=presave.formats()[:1],
         metavar="NAME,...",
         help=f"store formats: {', '.join(presave.formats())} (default: {presave.formats()[0]})",
@@ -181,6 +181,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _take(configuration: Configuration, arguments: argparse.Namespace) -> None:
     """Compare the configured strategy, last, on its data; by default with raw and with itself as given."""
+    if configuration.dtype is None and arguments.dtype is None and arguments.step is None:
+        raise ValueError(
+            f'{configuration.file} says dtype = "unchanged", but a model takes one dtype; give it, such as '
+            "--dtype float32"
+        )
     given = {"batch_size": configuration.batch_size, "dtype": configuration.dtype, "decoder": configuration.decoder}
     if configuration.strategy_kind.reads_store and configuration.stage is None:
         given["until"] = None

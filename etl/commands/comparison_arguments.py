@@ -124,11 +124,6 @@ def settings_of(arguments: argparse.Namespace, **others: Any) -> Settings:
     return Settings(**{**own, "table_options": source_options(arguments), **others})
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Return the names in a list with commas."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
 def assignment(text: str) -> tuple[str, str]:
     """Return the two sides of NAME=VALUE."""
     name, equals, value = text.partition("=")

@@ -54,15 +54,8 @@ def fill(arguments: argparse.Namespace, values: Mapping[str, Any]) -> None:
 def fill_from(configuration: Configuration, arguments: argparse.Namespace, values: Mapping[str, Any]) -> None:
     """Give arguments that were left out the values of a configuration.
 
-    Parameters
-    ----------
-    values : dict
-        Further values of the configuration, by argument. A format or compression of None is left to the command line.
-
-    Raises
-    ------
-    ValueError
-        If an argument was given that the configuration contradicts. The message names both.
+    `values` are further ones, by argument. A format or compression of None is left to the command line. Raises
+    `ValueError` that names both if an argument was given that the configuration contradicts.
     """
     values = {
         "source": configuration.source,

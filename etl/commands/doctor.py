@@ -170,10 +170,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
 def _open_step(workload: Any) -> tuple[Callable[[Any], None], str]:
     """Return the user's training step, as a function of a batch of this package, and the device that it computes on.
 
-    Raises
-    ------
-    ValueError
-        If there is no such function. If it or its step raises an error, the message quotes that.
+    Raises `ValueError` if there is no such function. If it or its step raises an error, the message quotes that.
     """
     from etl.functions import find_function
     from etl.training.compute import UserStep

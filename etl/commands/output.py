@@ -91,12 +91,8 @@ def open_standard_streams() -> bool:
 def shown() -> Iterator[PlainConsole]:
     """Yield the console of standard output; at the end of the block all is written.
 
-    A program that reads it and ends earlier has read what it needs: that is not an error.
-
-    Raises
-    ------
-    OSError
-        If standard output cannot be written. The message says why.
+    A program that reads it and ends earlier has read what it needs: that is not an error. Raises `OSError` that says
+    why if standard output cannot be written.
     """
     try:
         try:
@@ -119,10 +115,7 @@ def _silence(stream: IO[str]) -> None:
 def deliver(*results: Callable[[], None], show: Callable[[PlainConsole], None]) -> None:
     """Write the results of a command to files, and then show them. A file that fails does not keep the rest from it.
 
-    Raises
-    ------
-    Exception
-        The first error, once all was tried. Further ones are shown.
+    Raises the first error, once all was tried. Further ones are shown.
     """
 
     def show_it() -> None:
@@ -209,10 +202,7 @@ _results: list[IO[str]] = []
 def check_file_path(path: Path, option: str) -> None:
     """Check, before any work is done, that a file can be written to `path`, the value of `option`.
 
-    Raises
-    ------
-    ValueError
-        If `path` is a folder, is in a folder that does not exist, or cannot be written.
+    Raises `ValueError` if `path` is a folder, is in a folder that does not exist, or cannot be written.
     """
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"{option} {path}: {'is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
@@ -235,12 +225,7 @@ def save_json(path: Path | None, content: dict[str, Any]) -> None:
 def save_text(path: Path, text: str) -> None:
     """Replace the file at `path` atomically with `text`. Pipes, devices and paths below /dev are written to directly.
 
-    What is for `STANDARD_OUTPUT` is added to it.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written. The message says why.
+    What is for `STANDARD_OUTPUT` is added to it. Raises `OSError` that says why if the file cannot be written.
     """
     data = text.encode()
     if path == STANDARD_OUTPUT and _results:

@@ -144,10 +144,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _take_configuration(arguments: argparse.Namespace) -> Configuration | None:
     """Let the configuration of `--config`, if there is one, and defaults be the values of arguments that are left out.
 
-    Raises
-    ------
-    ValueError
-        If an argument contradicts the configuration.
+    Raises `ValueError` if an argument contradicts the configuration.
     """
     configuration = read_configuration(arguments)
     if configuration is not None:
@@ -200,13 +197,8 @@ def _cluster(address: str, profile: Path | None) -> Iterator[None]:
     """Run joblib's work inside the block on the workers of the Dask scheduler at `address`.
 
     At the end, even after an error, the statistical profile of each worker is saved to `profile`, unless that is None.
-
-    Raises
-    ------
-    ValueError
-        If Dask is not installed.
-    OSError
-        If no scheduler or no worker answers at `address`, or the scheduler disappears.
+    Raises `ValueError` if Dask is not installed, and `OSError` if no scheduler or no worker answers at `address`, or
+    the scheduler disappears.
     """
     client = _connect(address)
     started = time.time()

@@ -85,10 +85,7 @@ def parse_source(text: str) -> str | Path:
 def source_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of the source that were given on the command line.
 
-    Raises
-    ------
-    ValueError
-        If columns are not numbers although there is no header.
+    Raises `ValueError` if columns are not numbers although there is no header.
     """
     columns: dict[str, Any] = {"label": arguments.label, "features": arguments.features}
     if arguments.no_header:

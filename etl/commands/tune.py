@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from etl import strategies
+from etl.arguments import parse_names
 from etl.commands.comparison_arguments import (
     DEFAULTS,
     TUNE_SECONDS,
@@ -14,7 +15,6 @@ from etl.commands.comparison_arguments import (
     add_data_arguments,
     add_tuning_arguments,
     duration,
-    names,
     settings_of,
     size_in_bytes,
 )
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--strategies",
         "--strategy",
-        type=names,
+        type=parse_names,
         action="append",
         metavar="NAME",
         help=f"any of {', '.join(strategies.names())}, or a loader of your own as mine=package.module:function; may be "

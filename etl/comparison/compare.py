@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypedDict, Unpack
 
-from etl.arguments import parse_nbytes, parse_seconds
+from etl.arguments import parse_names, parse_nbytes, parse_seconds
 from etl.comparison.judge.report import TuningResult
 from etl.comparison.judge.rules import RULES
 from etl.comparison.request.settings import Settings
@@ -30,10 +30,12 @@ INSTEAD = {
 # Options whose field in `Settings` has another name, with what reads a text.
 FIELDS: dict[str, tuple[str, Callable[[str], Any] | None]] = {
     "cpus": ("threads", None),
+    "formats": ("formats", parse_names),
     "max_disk": ("max_disk_nbytes", parse_nbytes),
     "max_prepare": ("max_prepare_seconds", lambda text: parse_seconds(text, "max_prepare")),
     "memory": ("memory_nbytes", parse_nbytes),
-    "no_check": ("unchecked", None),
+    "no_check": ("unchecked", parse_names),
+    "what_if": ("what_if", lambda text: (text,)),
 }
 
 

@@ -21,26 +21,11 @@ UNFINISHED = ".unfinished"
 
 
 def make_once(directory: str | Path, description: dict[str, Any], fill: Callable[[Path], None]) -> bool:
-    """Make the data in `directory`, unless it exists.
+    """Make the data in `directory`, unless it exists; return True if it was made.
 
-    The data is made in a temporary folder beside `directory`, which is renamed when complete. Two processes may do so
-    at the same time: the first to finish wins.
-
-    Parameters
-    ----------
-    fill : callable
-        Writes the data into the folder that it is called with.
-
-    Returns
-    -------
-    True if the data was made, False if it existed.
-
-    Raises
-    ------
-    ValueError
-        If `directory` holds something else.
-    OSError
-        If the disk is full or fails.
+    `fill` writes the data into a temporary folder beside `directory`, which is renamed when complete. Two processes may
+    do so at the same time: the first to finish wins. Raises `ValueError` if `directory` holds something else, and
+    `OSError` if the disk is full or fails.
     """
     target = Path(directory)
     if _holds(target, description):

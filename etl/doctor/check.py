@@ -121,26 +121,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """Everything that a check may look at.
-
-    Attributes
-    ----------
-    machine : Machine
-        The machine.
-    setup : Setup or None
-        The training; None if no iterator was given.
-    observation : Observation or None
-        Measurements of a few batches of that training; None without a training.
-    rank : Rank or None
-        The rank that this process is; None if it trains alone.
-    notes : dict of str to int
-        Numbers that `Check.look` keeps for `Check.apply`, by name of the check.
-    """
+    """Everything that a check may look at."""
 
     machine: Machine
+    # None without a training.
     setup: Setup | None = None
     observation: Observation | None = None
+    # None if this process trains alone.
     rank: Rank | None = None
+    # Numbers that `Check.look` keeps for `Check.apply`, by name of the check.
     notes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -203,13 +192,7 @@ class Check(ABC):
     def wrong(
         self, severity: Severity, found: str, evidence: str, remedy: str, saves_seconds: float | None = None
     ) -> Finding:
-        """Return a finding that the cause was found, with the given severity.
-
-        Parameters
-        ----------
-        saves_seconds : float or None
-            Seconds of an epoch that the change saves; None if unknown.
-        """
+        """Return a finding that the cause was found."""
         return Finding(self.name, self.title, severity, found, evidence, self.why, remedy, saves_seconds)
 
     def slower(
@@ -222,16 +205,9 @@ class Check(ABC):
         remedy: str,
         min_severity: Severity = Severity.FINE,
     ) -> Finding:
-        """Return a finding whose severity depends on the share of the time that the remedy saves.
+        """Return a finding whose severity depends on the share of the time that the remedy saves, in seconds per batch.
 
-        Parameters
-        ----------
-        saves_per_batch : float
-            Seconds that the remedy saves per batch.
-        found, evidence, remedy : str
-            As for `wrong`. If the severity is `FINE`, the remedy is left out.
-        min_severity : Severity
-            The severity if the saving is small.
+        It is `min_severity` if the saving is small. If it is `FINE`, the remedy is left out.
         """
         typical = observation.times.typical
         saves_per_batch = min(saves_per_batch, typical)  # what was measured apart may have been slowed down

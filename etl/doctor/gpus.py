@@ -12,20 +12,13 @@ import psutil
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that computes on a GPU.
+    """A process that computes on a GPU."""
 
-    Attributes
-    ----------
-    pid : int
-        Process id. In a container it may be that of the host.
-    name : str
-        Name of the process; "unknown" if it cannot be seen from here.
-    nbytes : int
-        Bytes of device memory that it holds; 0 if the driver does not say.
-    """
-
+    # In a container it may be that of the host.
     pid: int
+    # "unknown" if it cannot be seen from here.
     name: str
+    # Of device memory that it holds; 0 if the driver does not say.
     nbytes: int
 
 
@@ -58,15 +51,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """All GPUs that NVML reports.
-
-    Attributes
-    ----------
-    found : tuple of Gpu
-        The GPUs.
-    unknown : str
-        Reason why NVML reports none; empty if it does.
-    """
+    """All GPUs that NVML reports, or the reason why they are unknown."""
 
     found: tuple[Gpu, ...] = ()
     unknown: str = ""

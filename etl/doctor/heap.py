@@ -6,7 +6,7 @@ import contextlib
 import gc
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,34 +22,17 @@ MIN_GROWTH = 10
 
 @dataclass(frozen=True)
 class TypeOnHeap:
-    """The objects of one type that the garbage collector tracks, or that a tracked object refers to.
-
-    Attributes
-    ----------
-    name : str
-        Module and name of the type.
-    count : int
-        Objects.
-    nbytes : int
-        Sum of `sys.getsizeof`, which includes the memory that an array owns, but not the objects that are referred to.
-    """
+    """The objects of one type that the garbage collector tracks, or that a tracked object refers to."""
 
     name: str
     count: int
+    # Sum of `sys.getsizeof`, which includes the memory that an array owns, but not the objects that are referred to.
     nbytes: int
 
 
 @dataclass(frozen=True)
 class Growth:
-    """The growth of the number of objects of one type from epoch to epoch.
-
-    Attributes
-    ----------
-    name : str
-        Module and name of the type.
-    per_epoch : list of int
-        Additional objects after each epoch except the first.
-    """
+    """The additional objects of one type after each epoch except the first."""
 
     name: str
     per_epoch: list[int]
@@ -57,48 +40,29 @@ class Growth:
 
 @dataclass(frozen=True)
 class Heap:
-    """The objects on the heap.
-
-    Attributes
-    ----------
-    objects : int
-        All objects.
-    types : list of TypeOnHeap
-        The types, the one with the most bytes first.
-    leaks : list of Growth
-        The types that grow in every epoch; empty if no epochs were run.
-    """
+    """The objects on the heap by type, most bytes first, and the types that grow in every epoch, if some were run."""
 
     objects: int
     types: list[TypeOnHeap]
     leaks: list[Growth]
 
 
-def look_at_heap(run_epoch: Callable[[], None] | None = None, epochs: int = EPOCHS) -> Heap:
-    """Count the objects on the heap, and find types that leak.
-
-    Parameters
-    ----------
-    run_epoch : callable, optional
-        Runs an epoch. It is called `epochs` times before the objects are counted. Without it no leaks are looked for.
-    """
-    leaks = [] if run_epoch is None else _leaks(run_epoch, epochs)
+def look_at_heap(run_epoch: Callable[[], None] | None = None) -> Heap:
+    """Count the objects on the heap, and find types that leak if an epoch can be run."""
+    leaks = [] if run_epoch is None else _leaks(run_epoch)
     counts, sizes = _census()
     types = [TypeOnHeap(name, count, sizes[name]) for name, count in counts.items()]
     return Heap(sum(counts.values()), sorted(types, key=lambda each: -each.nbytes), leaks)
 
 
-def _leaks(run_epoch: Callable[[], None], epochs: int) -> list[Growth]:
+def _leaks(run_epoch: Callable[[], None]) -> list[Growth]:
     """Return the types that grow by `MIN_GROWTH` or more in every epoch except the first, which fills caches."""
-    counts: list[Mapping[str, int]] = []
-    for _ in range(epochs):
+    counts: list[Counter[str]] = []
+    for _ in range(EPOCHS):
         run_epoch()
         gc.collect()
         counts.append(Counter(map(_type_name, gc.get_objects())))
-    names = set(counts[-1])
-    growths = [
-        Growth(name, [after.get(name, 0) - before.get(name, 0) for before, after in pairwise(counts)]) for name in names
-    ]
+    growths = [Growth(name, [after[name] - before[name] for before, after in pairwise(counts)]) for name in counts[-1]]
     leaking = [each for each in growths if min(each.per_epoch) >= MIN_GROWTH]
     return sorted(leaking, key=lambda each: -sum(each.per_epoch))
 
@@ -128,19 +92,7 @@ def _type_name(thing: Any) -> str:
 
 @dataclass(frozen=True)
 class GenerationPauses:
-    """The collections of one generation.
-
-    Attributes
-    ----------
-    generation : int
-        Number of the generation, from 0.
-    count : int
-        Number of collections.
-    seconds, longest_seconds : float
-        Time of all collections, and of the longest.
-    freed : int
-        Objects that all collections freed.
-    """
+    """The collections of one generation: their number, time, longest time, and the objects that they freed."""
 
     generation: int
     count: int
@@ -151,23 +103,13 @@ class GenerationPauses:
 
 @dataclass(frozen=True)
 class Pauses:
-    """The pauses of the garbage collector in a training.
-
-    Attributes
-    ----------
-    batches : int
-        Batches that were trained on.
-    seconds : float
-        Time of loading these batches and training on them.
-    generations : list of GenerationPauses
-        Collections of each generation.
-    per_batch : list of float
-        Seconds of collections in each batch.
-    """
+    """The pauses of the garbage collector in a training."""
 
     batches: int
+    # Of loading these batches and training on them.
     seconds: float
     generations: list[GenerationPauses]
+    # Seconds of collections.
     per_batch: list[float]
 
 

@@ -34,17 +34,7 @@ VARIABLE = re.compile(r"BACKEND_PRIORITY_|OMP_|MKL_|OPENBLAS_|ATEN_CPU_|KMP_|GOM
 
 @dataclass(frozen=True)
 class OtherProcess:
-    """Another process that uses CPU time.
-
-    Attributes
-    ----------
-    pid : int
-        Process id.
-    name : str
-        Name of the process.
-    cpus : float
-        Number of CPUs that it used on average.
-    """
+    """Another process, and how many CPUs it used on average."""
 
     pid: int
     name: str

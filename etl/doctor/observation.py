@@ -73,25 +73,16 @@ class ModelTrace:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Counts of torch's allocator of device memory during the measured batches, and the bytes that it holds after them.
+    """Counts of torch's allocator of device memory during the measured batches, and the bytes that it holds then."""
 
-    Attributes
-    ----------
-    retries : int
-        Allocations that failed at first, so that the allocator gave all free memory back and asked once more.
-    new_segments : int
-        Segments that the allocator took from the driver.
-    reserved_nbytes, allocated_nbytes : int
-        Bytes that the allocator holds, and bytes of tensors among them.
-    unusable_nbytes : int
-        Bytes of free pieces of segments that are in use otherwise: they cannot be given back, and serve smaller
-        tensors only.
-    """
-
+    # Allocations that failed at first, so that the allocator gave all free memory back and asked once more.
     retries: int
+    # Segments that the allocator took from the driver.
     new_segments: int
+    # Bytes that the allocator holds, and bytes of tensors among them.
     reserved_nbytes: int
     allocated_nbytes: int
+    # Of free pieces of segments that are in use otherwise: they cannot be given back, and serve smaller tensors only.
     unusable_nbytes: int
 
     @classmethod
@@ -114,47 +105,28 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class Observation:
-    """Measurements of a training.
-
-    Attributes
-    ----------
-    times : StepTimes
-        Times of `count` batches.
-    count : int
-        Number of measured batches.
-    batch : batch
-        A copy of the first of the largest batches.
-    device : torch.device
-        Device of compute; see `Setup.device`.
-    collections : list of Collections
-        Garbage collections during the measured batches.
-    tracked_objects : int
-        Objects that a full garbage collection visits.
-    full_collection_seconds : float
-        Duration of one full collection.
-    memory : MemoryNeed
-        Memory of this process and its children after these batches.
-    trace : ModelTrace or None
-        Calls inside the model; None if the training step is the user's own function.
-    rank_waits : RankWaits or None
-        Waits for other ranks in each step; None if its steps send nothing to other ranks.
-    device_memory : DeviceMemory or None
-        Use of device memory; None unless compute is on a CUDA device and torch's own allocator serves it.
-    diagnosis : Diagnosis or None
-        What the loop over the batches waits for; None if that was not looked at.
-    """
+    """Measurements of a training on `count` batches."""
 
     times: StepTimes
     count: int
+    # A copy of the first of the largest batches.
     batch: Any
+    # Of compute; see `Setup.device`.
     device: torch.device
+    # During the measured batches.
     collections: list[Collections]
+    # Objects that a full garbage collection visits.
     tracked_objects: int
     full_collection_seconds: float
+    # Of this process and its children after these batches.
     memory: MemoryNeed
+    # None if the training step is the user's own function.
     trace: ModelTrace | None
+    # None if the steps send nothing to other ranks.
     rank_waits: RankWaits | None = None
+    # None unless compute is on a CUDA device and torch's own allocator serves it.
     device_memory: DeviceMemory | None = None
+    # What the loop over the batches waits for; None if that was not looked at.
     diagnosis: Diagnosis | None = None
 
     @property
@@ -224,16 +196,14 @@ def observe_training(
         diagnosis = diagnose(session.times_of(setup.batches), available_cpus())
         trace = None if setup.of_model is None else _trace(setup.of_model, batch, calls, predicted)
     rank_waits = time_rank_waits(setup) if is_rank and setup.of_model is None else None
-    device = setup.device
     tracked = len(gc.get_objects())
-    full = CollectionWatch()
-    with full:
+    with CollectionWatch() as full:
         gc.collect()
     return Observation(
         times=times,
         count=count,
         batch=batch,
-        device=device,
+        device=setup.device,
         collections=watch.take(),
         tracked_objects=tracked,
         full_collection_seconds=sum(each.seconds for each in full.take()),

@@ -14,23 +14,12 @@ from etl.training.ranks import LAUNCHED, find_ranks
 
 @dataclass(frozen=True)
 class Rank:
-    """One of the ranks of a training.
-
-    Attributes
-    ----------
-    rank : int
-        Its number.
-    world_size : int
-        Number of ranks, at least 2.
-    cpus : tuple of int
-        Ids of the CPUs that it may use.
-    sharing : int
-        Number of ranks that a launcher such as torchrun has given some of these CPUs, this one included.
-    """
+    """One of the ranks of a training, and the ids of the CPUs that it may use."""
 
     rank: int
     world_size: int
     cpus: tuple[int, ...]
+    # Number of ranks that a launcher such as torchrun has given some of these CPUs, this one included.
     sharing: int = 1
 
     def __str__(self) -> str:

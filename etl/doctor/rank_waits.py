@@ -19,18 +19,11 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class RankWaits:
-    """Waits of a rank for the others, in each step.
-
-    Attributes
-    ----------
-    calls : float
-        Calls of torch.distributed in a step.
-    share : float or None
-        Share of the time of the steps in which such a call was not complete and this rank computed nothing, including
-        the transfer. None if the profiler does not show when calls complete, as with NCCL.
-    """
+    """Waits of a rank for the others, and its calls of torch.distributed, in each step."""
 
     calls: float
+    # Share of the time of the steps in which such a call was not complete and this rank computed nothing, including the
+    # transfer. None if the profiler does not show when calls complete, as with NCCL.
     share: float | None
 
 

@@ -29,17 +29,10 @@ LEARNING_RATE = 0.0
 
 @dataclass(frozen=True)
 class Setup(ABC):
-    """A training: the one that is examined, or a variant of it with one thing changed.
-
-    Attributes
-    ----------
-    batches : iterable of batches
-        The batches to train on.
-    settings : tuple of callables
-        Each returns a context manager, and the training runs inside all of them.
-    """
+    """A training: the one that is examined, or a variant of it with one thing changed."""
 
     batches: Iterable[Any]
+    # Each returns a context manager, and the training runs inside all of them.
     settings: tuple[Callable[[], AbstractContextManager[Any]], ...] = field(default=(), kw_only=True)
 
     @abstractmethod
@@ -97,20 +90,12 @@ class Setup(ABC):
 
 @dataclass(frozen=True)
 class ModelSetup(Setup):
-    """A training of a model with the step of `etl.fit`.
+    """A training of a model with the step of `etl.fit`."""
 
-    Attributes
-    ----------
-    model : torch.nn.Module
-        A copy of the user's model, which training may change.
-    backend : Backend
-        Device of compute.
-    loss : callable or None
-        `loss(output, labels)`; None for cross entropy if the labels are integers, otherwise the mean squared error.
-    """
-
+    # A copy of the user's model, which training may change.
     model: torch.nn.Module
     backend: Backend
+    # None for cross entropy if the labels are integers, otherwise the mean squared error.
     loss: Loss | None
 
     def make_step(self) -> Callable[[Batch], None]:
@@ -145,13 +130,7 @@ class ModelSetup(Setup):
 
 @dataclass(frozen=True)
 class StepSetup(Setup):
-    """A training by the user's own step, which gets batches as they are and keeps whatever it learns.
-
-    Attributes
-    ----------
-    step : callable
-        `step(batch)`; what it returns is ignored.
-    """
+    """A training by the user's own `step(batch)`, which gets batches as they are and keeps whatever it learns."""
 
     step: Callable[[Any], Any]
 
@@ -175,11 +154,6 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
     """Return the training of a copy of `model`, without torch's `DistributedDataParallel` around it.
 
     As in `etl.fit`, the weights have the dtype of `iterator` if it names one.
-
-    Parameters
-    ----------
-    loss : callable or None
-        `loss(output, labels)`; None for cross entropy if the labels are integers, otherwise the mean squared error.
 
     Raises
     ------

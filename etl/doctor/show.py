@@ -71,18 +71,14 @@ def show_stages(times: StageTimes, console: Console) -> None:
         )
     print_table(table, console)
     if times.nbytes:
-        _show_reading(times, console)
+        disk = "n/a" if times.disk_bytes_per_second is None else f"{times.disk_bytes_per_second / 1e6:,.0f} MB/s"
+        console.print(
+            f"Reading the files alone ({times.nbytes / 1e6:,.1f} MB): {disk} from the disk, "
+            f"{times.memory_bytes_per_second / 1e6:,.0f} MB/s from memory.",
+            highlight=False,
+        )
     if times.cold_failed is not None:
         console.print(f"Cold times are unknown: {times.cold_failed}", style="dim", highlight=False)
-
-
-def _show_reading(times: StageTimes, console: Console) -> None:
-    disk = "n/a" if times.disk_bytes_per_second is None else f"{times.disk_bytes_per_second / 1e6:,.0f} MB/s"
-    console.print(
-        f"Reading the files alone ({times.nbytes / 1e6:,.1f} MB): {disk} from the disk, "
-        f"{times.memory_bytes_per_second / 1e6:,.0f} MB/s from memory.",
-        highlight=False,
-    )
 
 
 def show_heap(heap: Heap, console: Console) -> None:

@@ -25,14 +25,7 @@ COPIES = 5
 class StageTime:
     """Milliseconds that a stage takes for one record in one thread.
 
-    Attributes
-    ----------
-    name : str
-        Name of the stage.
-    warm : float
-        Milliseconds if the files are in the page cache.
-    cold : float or None
-        Milliseconds if the files are only on disk; None if this process may not drop them from the page cache.
+    `warm` is for files in the page cache, `cold` for files on disk only: None if they cannot be dropped from the cache.
     """
 
     name: str
@@ -74,12 +67,8 @@ class StageTimes:
 def time_stages(work: Work, backend: Backend | None) -> StageTimes:
     """Time the stages of `work` for a second with warm and a second with cold files.
 
+    The copy to the device is timed, too, unless there is no `backend`: a user's training step copies batches itself.
     Errors of loading are raised unchanged.
-
-    Parameters
-    ----------
-    backend : Backend or None
-        The device that batches are copied to; None if a user's training step copies them itself.
     """
     files = source_files(work.settings.source, work.records)
     nbytes = sum(each.stat().st_size for each in files)
@@ -97,7 +86,7 @@ def time_stages(work: Work, backend: Backend | None) -> StageTimes:
             disk = _rate(files, nbytes)
             drop_from_page_cache(files)
             cold = _cold_seconds(work, raw)
-        except (PermissionError, OSError) as error:
+        except OSError as error:
             failed = str(error)
         read_into_page_cache(files)
         batch = map_batch(next(iter(raw)), np.array)

@@ -29,26 +29,15 @@ TRIAL_SECONDS = 0.5
 
 @dataclass
 class StepTimes:
-    """Measurements of each batch, in order.
+    """Measurements of each batch, in order."""
 
-    Attributes
-    ----------
-    etl : list of float
-        Seconds of waiting for the batch.
-    compute : list of float
-        Seconds of the training step.
-    ended : list of float
-        Time of `time.perf_counter` at which the training step ended.
-    records : list of int
-        Records in the batch.
-    faults : list of int
-        Minor page faults: pages that the system gave this process for the first time.
-    """
-
+    # Seconds of waiting for the batch, and of the training step.
     etl: list[float] = field(default_factory=list)
     compute: list[float] = field(default_factory=list)
+    # Time of `time.perf_counter` at which the training step ended.
     ended: list[float] = field(default_factory=list)
     records: list[int] = field(default_factory=list)
+    # Minor page faults: pages that the system gave this process for the first time.
     faults: list[int] = field(default_factory=list)
 
     @property
@@ -59,10 +48,7 @@ class StepTimes:
     def saved(self, without: float, with_remedy: float) -> float:
         """Return the seconds that a remedy saves per batch: its share of a training step, of the steps observed here.
 
-        Parameters
-        ----------
-        without, with_remedy : float
-            Seconds of a training step without and with the remedy, measured in turns, perhaps when more was going on.
+        `without` and `with_remedy` are seconds of a step, measured in turns, perhaps when more was going on.
         """
         return (1 - with_remedy / without) * statistics.median(self.compute)
 
@@ -163,10 +149,7 @@ def time_compute(setups: Sequence[Setup], batches: Sequence[Any]) -> list[float]
 def try_remedy(setup: Setup, changed: Setup, records: int) -> Trial:
     """Train in alternating turns without and with a remedy. Errors of training are raised unchanged.
 
-    Parameters
-    ----------
-    records : int
-        Records in a batch: the trial has the seconds of a batch of this size.
+    The trial has the seconds of a batch of so many records.
     """
 
     def measure(turn: int) -> float:
@@ -179,12 +162,7 @@ def try_remedy(setup: Setup, changed: Setup, records: int) -> Trial:
 def take_turns(measure: Callable[[int], float], unit: str = "a batch") -> Trial:
     """Measure without and with a remedy, in alternating turns.
 
-    Parameters
-    ----------
-    measure : callable
-        Returns the seconds of a unit: called with 0 without the remedy, with 1 for it.
-    unit : str
-        What takes these seconds, with its article.
+    `measure` returns the seconds of a unit: called with 0 without the remedy, with 1 for it.
     """
     seconds: tuple[list[float], list[float]] = ([], [])
     for turn in TURNS:

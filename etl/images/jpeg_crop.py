@@ -91,10 +91,7 @@ def decode(encoded: NDArray[np.uint8], choose: Callable[[int, int], Region]) -> 
 def find_library() -> TurboJpeg | None:
     """Return the library if this machine has it and its pixels are those of `turbo.decode`.
 
-    Raises
-    ------
-    ImportError
-        If `PATH_VARIABLE` is set to anything else.
+    Raises `ImportError` if `PATH_VARIABLE` is set to anything else.
     """
     chosen, name = os.environ.get(PATH_VARIABLE), NAMES.get(sys.platform, "libturbojpeg.so.0")
     for path in [chosen] if chosen else [str(Path(sys.prefix, "lib", name)), name]:

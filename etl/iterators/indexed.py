@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etl.arguments import whole_number
-from etl.iterators.iterator import BatchIterator, describe_place, refuse_next
+from etl.iterators.iterator import BatchIterator, refuse_next
 from etl.loading.batch import Batch, register_pytree
 from etl.loading.batch_plan import (
     ENDED,
@@ -36,11 +36,6 @@ class IndexedIterator(BatchIterator):
     """Iterates over records that a `Sampler` chooses and a `Loader` loads.
 
     The caller's thread loads them, or `AsyncIterator` does, through the methods that follow `wrap_loader`.
-
-    Parameters
-    ----------
-    dtype : str or None
-        The dtype of floating features; None if they keep their own.
     """
 
     async_supported = True
@@ -102,7 +97,9 @@ class IndexedIterator(BatchIterator):
         return self._sampler.epoch_batches
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._subject()}, {describe_place(self)})"
+        rank = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""
+        place = f"{len(self):,} batches of {self.batch_size:,}, epoch {self.epoch}{rank}"
+        return f"{type(self).__name__}({self._subject()}, {place})"
 
     def _subject(self) -> str:
         """Return what it loads, for its `repr`."""

@@ -137,12 +137,6 @@ def refuse_next(iterator: BatchIterator) -> NoReturn:
     )
 
 
-def describe_place(iterator: BatchIterator) -> str:
-    """Return the length of an iterator's epochs, its epoch and its rank, in words."""
-    rank = f", rank {iterator.rank} of {iterator.world_size}" if iterator.world_size > 1 else ""
-    return f"{len(iterator):,} batches of {iterator.batch_size:,}, epoch {iterator.epoch}{rank}"
-
-
 def close_epoch(epoch: Iterator[Any], iterator: Any) -> None:
     """Close `epoch`, which `iter(iterator)` returned, if it has a `close`.
 

@@ -42,10 +42,7 @@ class UserLoaderIterator(BatchIterator):
     of its sampler, batch sampler and data set, as of a DataLoader with a `DistributedSampler`. The first number is the
     `epoch` of one of these, or 0. As with every iterator, a finished epoch increases the number.
 
-    Raises
-    ------
-    TypeError
-        If `batches` cannot be iterated.
+    Raises `TypeError` if `batches` cannot be iterated.
     """
 
     async_supported = True

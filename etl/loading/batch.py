@@ -126,17 +126,8 @@ def as_batch(item: Any) -> Batch:
     """Return `item`, a batch in any form that loaders use, as a `Batch` of the same arrays.
 
     It is an `etl.Batch`, a pair of features and labels, or a mapping in which their keys can be told (see `pair_keys`).
-    Features and labels are arrays or tensors of any library, or a tuple or list of them. Labels may be None.
-
-    Raises
-    ------
-    ValueError
-        If `item` has another form.
-
-    Warns
-    -----
-    UserWarning
-        If a mapping has other entries, which are left out.
+    Features and labels are arrays or tensors of any library, or a tuple or list of them. Labels may be None. Raises
+    `ValueError` if `item` has another form, and warns if a mapping has other entries, which are left out.
     """
     if isinstance(item, Batch):
         return item

@@ -172,12 +172,6 @@ class WatchedLoader:
     def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
         return self._loader.name_error(cursor, cause)
 
-    def reset(self) -> None:
-        """Forget all spans: the next batch is the first."""
-        self._batch_of.clear()
-        self._batches = 0
-        self.spans.clear()
-
     def merged(self) -> list[Span]:
         """Return the spans, ordered by start. Spans of the same thread and batch are merged if the gap is short."""
         merged: list[Span] = []

@@ -42,11 +42,6 @@ class RecordLoader:
         Raise `RecordError` for a record that fails, or skip it if the record is at fault (see `is_fault_of_record`).
     read_rows : callable, optional
         Reads all records of a chunk in one call, instead of one by one (see `StoreRecords.read_rows`).
-
-    Raises
-    ------
-    ValueError
-        If `on_error` is neither of its values.
     """
 
     def __init__(

@@ -64,14 +64,9 @@ def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype | N
 class GatherLoader:
     """A `Loader` that gathers records straight into the batch.
 
-    Bound by memory bandwidth: benchmarks/end_to_end.py measures it as `presaved`, benchmarks/gather.py against `fill`.
+    The records of the store are complete except for `normalise`. For `dtype` see `RecordLoader`.
 
-    Parameters
-    ----------
-    store : presave.Store
-        The records, complete except for `normalise`.
-    dtype : numpy dtype or None
-        The dtype of floating fields in the batch; None for their own.
+    Bound by memory bandwidth: benchmarks/end_to_end.py measures it as `presaved`, benchmarks/gather.py against `fill`.
     """
 
     def __init__(self, store: presave.Store, dtype: np.dtype | None, normalise: Normalise | None) -> None:

@@ -68,11 +68,6 @@ class Prefetcher:
     """Loads the batches of one epoch ahead of the caller, once it is started.
 
     A subclass has workers that plan batches, one at a time, and load their chunks.
-
-    Parameters
-    ----------
-    name_error : callable
-        Takes a cursor and an error, and returns one that names what is loaded there.
     """
 
     def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, cursor: Cursor, name_error: ErrorNamer) -> None:

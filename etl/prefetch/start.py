@@ -81,10 +81,7 @@ def start_process(start_method: str, program: str, arguments: dict[str, Any]) ->
 def import_main(main: dict[str, str]) -> None:
     """In a worker, import the program's main script as the standard library does; `main` comes from `start_process`.
 
-    Raises
-    ------
-    ChildProcessError
-        If that fails. The message names the script and the cause.
+    Raises `ChildProcessError` that names the script and the cause if that fails.
     """
     current: Any = process.current_process()
     current._inheriting = True  # so that nothing starts a process meanwhile

@@ -38,8 +38,6 @@ class WorkerPool:
         Held by the thread that sends to the workers and receives from them.
     """
 
-    memory: SharedMemory
-
     def __init__(self, count: int, start_method: str, key: tuple[object, ...]) -> None:
         self._count = count
         self.seeds, self.key = draw_base_seeds(), key
@@ -55,12 +53,7 @@ class WorkerPool:
     def open(self, loader: Loader) -> None:
         """Start the processes, without waiting until they run. The caller must have arranged for `close`.
 
-        Raises
-        ------
-        ValueError
-            If `loader` cannot be pickled.
-        OSError
-            If descriptors or memory run out.
+        Raises `ValueError` if `loader` cannot be pickled, and `OSError` if descriptors or memory run out.
         """
         interrupts.shielded(partial(self._open, loader))
 

@@ -35,19 +35,7 @@ class Collections:
 
 @dataclass(frozen=True)
 class Collection:
-    """One garbage collection.
-
-    Attributes
-    ----------
-    generation : int
-        0, 1 or 2.
-    began : float
-        Start, by `time.perf_counter`.
-    seconds : float
-        Duration.
-    freed : int
-        Number of objects freed.
-    """
+    """One garbage collection: its start by `time.perf_counter`, its duration, and the number of objects freed."""
 
     generation: int
     began: float

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +56,9 @@ def require_glibc(setting: str) -> Any:
 
 
 def set_option(libc: Any, parameter: int, value: int) -> None:
-    """Call mallopt.
-
-    Raises
-    ------
-    RuntimeError
-        If mallopt refuses the value.
-    """
+    """Call mallopt; raise `RuntimeError` if it refuses the value."""
     if libc.mallopt(parameter, value) != 1:
         raise RuntimeError(f"mallopt refused parameter {parameter} = {value}")
-
-
-@contextmanager
-def block(libc: Any, nbytes: int) -> Iterator[int]:
-    """Allocate `nbytes` bytes, write to every page, yield the address, and free them; may raise `MemoryError`."""
-    address = libc.malloc(nbytes)
-    if not address:
-        raise MemoryError(f"{nbytes:,} bytes cannot be had")
-    try:
-        ctypes.memset(address, 1, nbytes)
-        yield int(address)
-    finally:
-        libc.free(address)
 
 
 def freed_and_resident(libc: Any, nbytes: int) -> int:
@@ -88,8 +67,11 @@ def freed_and_resident(libc: Any, nbytes: int) -> int:
     mincore(2) is asked for the pages of the block itself, so memory that other threads allocate and free meanwhile, or
     that the process had before, makes no difference. Raises `MemoryError`.
     """
-    with block(libc, nbytes) as address:
-        pass
+    address = libc.malloc(nbytes)
+    if not address:
+        raise MemoryError(f"{nbytes:,} bytes cannot be had")
+    ctypes.memset(address, 1, nbytes)
+    libc.free(address)
     first, end = address // mmap.PAGESIZE, -(-(address + nbytes) // mmap.PAGESIZE)
     starts = range(first, end, _PAGES_PER_CALL)
     pages = sum(_resident_pages(libc, start, min(_PAGES_PER_CALL, end - start)) for start in starts)

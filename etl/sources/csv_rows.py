@@ -55,13 +55,8 @@ class Rows:
 def scan_rows(layout: CsvLayout) -> Iterator[Rows]:
     """Yield all rows of the file in chunks, except for empty lines at its end.
 
-    Takes a few times `CHUNK_NBYTES` of memory.
-
-    Raises
-    ------
-    ValueError
-        If a line has more or fewer fields than the first, is empty but not at the end of the file, or ends within
-        quotes. The error names file and line.
+    Takes a few times `CHUNK_NBYTES` of memory. Raises `ValueError` that names file and line if a line has more or fewer
+    fields than the first, is empty but not at the end of the file, or ends within quotes.
     """
     # Bound by numpy's search for line ends and delimiters.
     offset, number, rest = layout.begin, layout.first_line, b""

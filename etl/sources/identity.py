@@ -43,13 +43,7 @@ class Identified:
 
     def record_digests(self) -> dict[str, str]:
         """Return digests of the names of the files, of the labels, and of samples of the content."""
-        names, paths, labels = self._identified()
-        joined = "\0".join(names) if len(names) > 1 else ""  # a single file may be renamed
-        return {
-            "names": checksum_bytes(os.fsencode(joined)),
-            "labels": _digest_labels(labels),
-            "content": _digest_content(paths),
-        }
+        return _digest_files(*self._identified())
 
 
 class FileIdentity(Identified):
@@ -61,17 +55,6 @@ class FileIdentity(Identified):
         names, paths, labels = self._identified()
         stamps = dict(zip(names, map(file_stamp, paths), strict=True))
         return {**stamps, "the labels": _digest_labels(labels)}
-
-
-class _ListedFiles(Identified):
-    """Identifies the records of a data set that lists the file and label of each."""
-
-    def __init__(self, samples: Sequence[Any]) -> None:
-        self._samples = samples
-
-    def _identified(self) -> tuple[list[str], list[str], list[Any]]:
-        paths = [str(sample[0]) for sample in self._samples]
-        return relative_names(list(map(Path, paths))), paths, [tuple(sample[1:]) for sample in self._samples]
 
 
 def source_digests(source: Any) -> dict[str, str]:
@@ -90,7 +73,8 @@ def source_digests(source: Any) -> dict[str, str]:
         return _digest_items([source[each] for each in range(0, len(source), max(1, len(source) // SAMPLED_BLOCKS))])
     samples = [listed_sample(source, each) for each in range(len(source))] if hasattr(source, "samples") else [None]
     if None not in samples:
-        return _ListedFiles(samples).record_digests()
+        paths = [str(sample[0]) for sample in samples]
+        return _digest_files(relative_names(list(map(Path, paths))), paths, [tuple(sample[1:]) for sample in samples])
     identity = source_identity(source)
     return {} if identity is None else {"identity": checksum_bytes(json.dumps(identity).encode())}
 
@@ -167,6 +151,15 @@ def settle(status: os.stat_result) -> None:
     granularity = TICK_NS if newest % 1_000_000_000 else COARSE_NS
     if 0 < (left := newest + granularity - time.time_ns()) <= granularity:
         time.sleep(left / 1e9)
+
+
+def _digest_files(names: Sequence[str], paths: Sequence[str | Path], labels: Any) -> dict[str, str]:
+    joined = "\0".join(names) if len(names) > 1 else ""  # a single file may be renamed
+    return {
+        "names": checksum_bytes(os.fsencode(joined)),
+        "labels": _digest_labels(labels),
+        "content": _digest_content(paths),
+    }
 
 
 def _digest_labels(labels: Any) -> str:

@@ -95,6 +95,8 @@ class Idx(FileIdentity):
         return self._length
 
     def __getitem__(self, index: int) -> Record:
+        if not 0 <= index < self._length:
+            raise IndexError(f"record {index} of {self.name}, which holds {self._length}")
         if self._images is None or self._labels is None:
             self._images, self._labels = read_idx(self.images_path), read_idx(self.labels_path)
         return {"features": self._images[index], "label": int(self._labels[index])}

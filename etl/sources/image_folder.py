@@ -88,6 +88,8 @@ class ImageFolder(Identified):
 
     def __getitem__(self, index: int) -> Record:
         """Read record `index`; raise `OSError` if its file is gone, and `ValueError` if it is empty or not plain."""
+        if not 0 <= index < len(self.files):
+            raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
         encoded = read_bytes(f"{self.root}/{self.files[index]}")
         if not encoded:
             raise ValueError("the file is empty")

@@ -21,15 +21,9 @@ ROOT = ""
 def find_sequences(walk: FolderWalk) -> dict[str, list[str]]:
     """Find all sequences below a folder.
 
-    Returns
-    -------
-    The sorted files of each sub-folder, or those in the folder itself under `ROOT`. They are paths below the folder,
-    with forward slashes.
-
-    Raises
-    ------
-    ValueError
-        If files are both in the folder and in its sub-folders, and as `FolderWalk` does.
+    Return the sorted files of each sub-folder, or those in the folder itself under `ROOT`, as paths below the folder
+    with forward slashes. Raises `ValueError` if files are both in the folder and in its sub-folders, and as
+    `FolderWalk` does.
     """
     entries = walk.entries()
     folders = {

@@ -66,10 +66,7 @@ class Structure:
     def record(self, item: Any) -> Record:
         """Return the arrays of `item`; a field with several is a tuple.
 
-        Raises
-        ------
-        ValueError
-            If `item` has another structure, or holds something that is not an array.
+        Raises `ValueError` if `item` has another structure, or holds something that is not an array.
         """
         values: dict[str, list[np.ndarray]] = {group: [] for group, count in self._counts.items() if count}
         self._root.collect(item, values)
@@ -78,10 +75,7 @@ class Structure:
     def collated(self, batch: Batch) -> Any:
         """Return the arrays of `batch` in the containers of an item, as tensors that share their memory.
 
-        Raises
-        ------
-        ValueError
-            If the batch has more or fewer arrays than an item.
+        Raises `ValueError` if the batch has more or fewer arrays than an item.
         """
         values = {}
         for group, part in zip(PAIR, batch, strict=True):

@@ -45,10 +45,7 @@ class LabelMember:
     def read(self, shard: Path, file: BinaryIO, member: tarfile.TarInfo) -> int | str:
         """Return the label in `member`: a whole number, or a class name.
 
-        Raises
-        ------
-        ValueError
-            If there is no valid label. It names shard, member and key.
+        Raises `ValueError` that names shard, member and key if there is no valid label.
         """
         if self.key is None:
             text = os.pread(file.fileno(), min(member.size, MAX_NUMBER_NBYTES), member.offset_data)

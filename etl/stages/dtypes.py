@@ -27,10 +27,7 @@ def find_dtype(name: str | None) -> np.dtype | None: ...
 def find_dtype(name: str | None) -> np.dtype | None:
     """Return the numpy dtype called `name`, or None for None, which stands for the dtypes that records have.
 
-    Raises
-    ------
-    ValueError
-        If the name is unknown. The message lists the known names.
+    Raises `ValueError` that lists the known names if the name is unknown.
     """
     if name is None:
         return None

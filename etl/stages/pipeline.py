@@ -25,13 +25,7 @@ COLLATE = "collate"
 
 
 class StageError(Exception):
-    """A stage failed on a record. The stage's own error is the `__cause__`.
-
-    Attributes
-    ----------
-    stage : str
-        The stage's name.
-    """
+    """The stage called `stage` failed on a record. The stage's own error is the `__cause__`."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(stage)

@@ -79,7 +79,7 @@ def default_split(pipeline: Pipeline) -> str:
 
 
 def open_pipeline(name: str | None, source: Any, size: int, decoder: str) -> Pipeline:
-    """Return the pipeline that the user's function `name` makes, or the default one if there is no name.
+    """Return the pipeline that the user's function `name` makes, or `default_pipeline` if there is no name.
 
     Stores are tied to the pipeline that wrote them. A stage of a class is identified by its class, its fields and its
     `version`; a stage that is a function by its module and name, its `version`, and the variables that it captures.
@@ -90,8 +90,6 @@ def open_pipeline(name: str | None, source: Any, size: int, decoder: str) -> Pip
     name : str or None
         "package.module:function", or what `pickle_function` returned. The function is called with the source if it has
         a parameter, and returns a `Pipeline`.
-    source, size, decoder
-        See `default_pipeline`.
 
     Raises
     ------

@@ -45,16 +45,7 @@ class LoaderRng(threading.local):
     """The random numbers of one record after another, those of `RecordRng`, with one generator for each thread.
 
     Making a generator takes ten times as long as resetting one. A generator is valid until its thread asks for another.
-
-    Parameters
-    ----------
-    seed : int
-        The iterator's seed.
-
-    Attributes
-    ----------
-    epoch, record : int
-        To be set before the stages of a record run.
+    `epoch` and `record` are to be set before the stages of a record run.
     """
 
     def __init__(self, seed: int) -> None:

@@ -59,10 +59,7 @@ def present_settings(function: Callable[..., Any], task: Task) -> dict[str, Valu
 def check_settings(settings: Any, owner: str) -> dict[str, tuple[Value, ...]]:
     """Return `settings` with the values of each as a tuple.
 
-    Raises
-    ------
-    ValueError
-        If they are no mapping of names to sequences of different values. The message names `owner`.
+    Raises `ValueError` that names `owner` if they are no mapping of names to sequences of different values.
     """
     if not isinstance(settings, Mapping):
         raise ValueError(

@@ -132,10 +132,7 @@ def names() -> tuple[str, ...]:
 def _load(name: str) -> Strategy:
     """Return the strategy that another package has registered as `name`, with that name.
 
-    Raises
-    ------
-    ValueError
-        If it cannot be imported, or is neither a `Strategy` nor a function.
+    Raises `ValueError` if it cannot be imported, or is neither a `Strategy` nor a function.
     """
     found = entry_points.load(entry_points.STRATEGIES, name)
     if isinstance(found, Strategy):

@@ -24,13 +24,9 @@ def is_torch_loader(loader: object) -> bool:
 def torch_settings(loader: Any, cpus: int) -> dict[str, tuple[Value, ...]]:
     """Return the values worth trying of each setting that `apply_torch_settings` can change.
 
-    It returns nothing for other loaders, and for subclasses that start their workers when they are made.
-
-    Parameters
-    ----------
-    loader : object
-        A loader. The workers of an iterable data set are varied only if they are known to share its records: there are
-        several already, or the data set or `worker_init_fn` calls `get_worker_info`.
+    It returns nothing for other loaders, and for subclasses that start their workers when they are made. The workers of
+    an iterable data set are varied only if they are known to share its records: there are several already, or the data
+    set or `worker_init_fn` calls `get_worker_info`.
     """
     if not is_torch_loader(loader) or _has_started(loader):
         return {}
@@ -70,19 +66,11 @@ def given_torch_settings(loader: Any) -> dict[str, Value]:
 
 
 def apply_torch_settings(loader: Any, settings: Mapping[str, Value]) -> Any:
-    """Return `loader` with these settings, before its first epoch. All else stays as it is.
+    """Return `loader` with these settings, by the names of `TORCH_SETTINGS`, before its first epoch.
 
-    As torch demands, without workers nothing is prefetched, no worker is kept, and there is no timeout.
-
-    Parameters
-    ----------
-    settings : dict of str to object
-        Values by the names of `TORCH_SETTINGS`.
-
-    Raises
-    ------
-    ValueError
-        If a setting is unknown or has an impossible value, or the loader cannot be changed any more.
+    All else stays as it is. As torch demands, without workers nothing is prefetched, no worker is kept, and there is no
+    timeout. Raises `ValueError` if a setting is unknown or has an impossible value, or the loader cannot be changed any
+    more.
     """
     if not settings:
         return loader
@@ -137,13 +125,9 @@ def _check(loader: Any, settings: Mapping[str, Value]) -> None:
     for name, value in settings.items():
         if name not in present:
             raise ValueError(f"the setting {name!r} is not one of this DataLoader; it has {', '.join(present)}")
-        is_allowed = allowed.get(name, _is_bool)
+        is_allowed = allowed.get(name, lambda value: isinstance(value, bool))
         if not is_allowed(value):
             raise ValueError(f"the setting {name!r} of a DataLoader cannot be {value!r}")
-
-
-def _is_bool(value: Value) -> bool:
-    return isinstance(value, bool)
 
 
 class _SharingStrategy:

@@ -241,7 +241,7 @@ def _weight(batch: Batch) -> int:
     if batch.labels_mask is None:
         return batch.records
     masks = batch.labels_mask if isinstance(batch.labels_mask, tuple) else (batch.labels_mask,)
-    return sum(int((mask != 0).sum()) for mask in masks)
+    return sum(batch.records if mask is None else int((mask != 0).sum()) for mask in masks)
 
 
 def _without_repeated(batch: Batch) -> Batch:

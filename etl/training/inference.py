@@ -223,13 +223,6 @@ def _make_request(features: Any) -> Request:
     return Request(tensors, counts.pop(), kind, wants_tensors)
 
 
-def use_compute_threads(count: int) -> None:
-    """Let the calling thread, and threads that are started later, compute with `count` threads of torch."""
-    torch = import_torch()
-    torch.get_num_threads()  # a thread takes the default at its first use of torch, which would undo the next line
-    torch.set_num_threads(count)
-
-
 def _work(
     queue: RequestQueue,
     model: torch.nn.Module,
@@ -238,7 +231,9 @@ def _work(
     is_set: SimpleQueue[None],
 ) -> None:
     try:
-        use_compute_threads(compute_threads)
+        torch = import_torch()
+        torch.get_num_threads()  # a thread takes the default at its first use of torch, which would undo the next line
+        torch.set_num_threads(compute_threads)
     finally:
         is_set.put(None)
     while (taken := queue.take()) is not None:

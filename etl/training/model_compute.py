@@ -101,17 +101,10 @@ class ModelWork(Protocol):
 
 @dataclass(frozen=True)
 class Classes(JsonValues):
-    """The classes that the labels of a source name.
-
-    Attributes
-    ----------
-    count : int
-        Number of classes.
-    values : list of int or None
-        The labels of the classes, in ascending order; None if labels are class numbers.
-    """
+    """The classes that the labels of a source name."""
 
     count: int
+    # The labels of the classes, in ascending order; None if labels are class numbers.
     values: list[int] | None = None
 
 
@@ -119,11 +112,6 @@ class ModelCompute(ABC):
     """A model on its device, which computes on one batch after the other.
 
     On a CPU, a step is done when it returns. On a device, it is still in flight then, unless `waits` is set.
-
-    Parameters
-    ----------
-    dtype : str
-        Dtype of the weights.
 
     Attributes
     ----------
@@ -184,14 +172,7 @@ class GradientDescent:
 class Training(ModelCompute):
     """A model that is trained in place, with one step of stochastic gradient descent per batch.
 
-    Parameters
-    ----------
-    model, backend, dtype, waits
-        As for `ModelCompute`.
-    labels : array
-        Labels of any batch. Their dtype chooses the loss: see `default_loss`.
-    values : sequence of int, optional
-        The labels of the classes; by default, labels are class numbers.
+    The dtype of `labels`, of any batch, chooses the loss: see `default_loss`, also on `values`.
     """
 
     def __init__(
@@ -221,13 +202,7 @@ class Training(ModelCompute):
 
 
 class Inference(ModelCompute):
-    """A forward pass of a model in evaluation mode per batch. Labels are not needed.
-
-    Parameters
-    ----------
-    model, backend, dtype, waits
-        As for `ModelCompute`.
-    """
+    """A forward pass of a model in evaluation mode per batch. Labels are not needed."""
 
     def __init__(self, model: torch.nn.Module, backend: Backend, dtype: str, waits: bool = False) -> None:
         super().__init__(model, backend, dtype, waits)
@@ -262,7 +237,8 @@ def make_model_compute(work: ModelWork, batch: Any) -> ModelCompute:
         If there are no labels to train on, or the model cannot be made.
     """
     settings = work.settings
-    arrays = _as_arrays(batch)
+    # As numpy arrays, of which only shape and dtype matter.
+    arrays = map_batch(as_batch(batch), lambda array: as_array(as_tensor(array).cpu()))
     model, backend = model_for(work, arrays), _backend_of(settings, work.rank)
     if work.rank.is_together and backend.device.type == "cuda":
         torch.cuda.set_device(backend.device)  # where events are recorded, and what NCCL uses
@@ -299,11 +275,6 @@ def _backend_of(settings: ModelSettings, rank: Rank) -> Backend:
             "or with --backend cpu"
         )
     return find_backend(f"cuda:{rank.number}")
-
-
-def _as_arrays(batch: Any) -> Batch:
-    """Return `batch` with numpy arrays, of which only shape and dtype matter."""
-    return map_batch(as_batch(batch), lambda array: as_array(as_tensor(array).cpu()))
 
 
 def model_for(work: ModelWork, batch: Batch) -> torch.nn.Module:
@@ -367,11 +338,6 @@ def classes_of(work: ModelWork, labels: np.ndarray | None) -> Classes:
 
     Labels are class numbers if they are from 0 to less than `MAX_SPARSE_CLASS`, or than twice the number of different
     ones. Otherwise the different labels, in ascending order, are the classes.
-
-    Parameters
-    ----------
-    labels : array or None
-        The labels of a batch, if it has some.
 
     Raises
     ------

@@ -187,11 +187,10 @@ def _check_devices(backend: str, workers: int) -> None:
 def _carried(job: Job) -> bytes:
     try:
         # The folders of modules come first: unpickling the job imports from them.
-        content = pickle.dumps((list(sys.path), pillow_settings(), dumps(job)))
+        return pickle.dumps((list(sys.path), pillow_settings(), dumps(job)))
     except Exception as error:  # pickling runs the user's code
         names = f"{name_of_function(job.make_model)}, {name_of_function(job.make_iterator)} or an option"
         raise ValueError(f"{names} cannot be carried to another process: {type(error).__name__}: {error}") from error
-    return content
 
 
 def _launch(folder: Path, workers: int, restarts: int, timeout: float, progress: list[Progress]) -> None:

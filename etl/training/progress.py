@@ -24,21 +24,13 @@ PHRASES = {
 
 @dataclass(frozen=True)
 class Doing:
-    """A state of a rank.
-
-    Attributes
-    ----------
-    phase : int
-        Loading, training and so on.
-    epoch, batch : int
-        The epoch, and the number of the batch among those that this process has begun in it, from 0.
-    since : float
-        When it began, by the monotonic clock, in seconds. 0 if the rank has not begun anything.
-    """
+    """A state of a rank."""
 
     phase: int
     epoch: int
+    # Number among those that this process has begun in the epoch, from 0.
     batch: int
+    # When it began, by the monotonic clock, in seconds. 0 if the rank has not begun anything.
     since: float
 
     def __str__(self) -> str:

@@ -96,12 +96,7 @@ class RequestQueue:
         return sum(map(len, list(self._groups.values())))
 
     def put(self, request: Request, timeout: float | None) -> None:
-        """Add a request; wait for a place if the queue is full.
-
-        Parameters
-        ----------
-        timeout : float or None
-            Seconds to wait for a place; None for as long as it takes.
+        """Add a request; if the queue is full, wait for a place, without a timeout for as long as it takes.
 
         Raises
         ------

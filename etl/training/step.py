@@ -36,10 +36,7 @@ class Optimizer(Protocol):
 class ForwardPass:
     """A forward pass of a model on a batch of tensors. Returns the output.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model, on its device. It gets the mask of the features if its `forward` takes `mask`.
+    The model gets the mask of the features if its `forward` takes `mask`.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -77,10 +74,7 @@ class ForwardPass:
 class TrainingStep:
     """One step of training on a batch of tensors: forward, loss, backward, update. Returns the detached loss.
 
-    Parameters
-    ----------
-    loss : callable
-        `loss(output, labels)`; accepts `mask` if labels have one. Kept as `loss_function`.
+    `loss(output, labels)` has to accept `mask` if labels have one. It is kept as `loss_function`.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: Optimizer, loss: Loss) -> None:

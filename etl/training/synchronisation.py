@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 class Synchronisation:
     """Keeps the models of all ranks equal; of a single rank, by doing nothing.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        What is called with the features of a batch.
+    `module` is what is called with the features of a batch.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -40,10 +37,7 @@ class Synchronisation:
 class GradientAveraging(Synchronisation):
     """Averages gradients during each backward pass, by torch's `DistributedDataParallel`.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model, on its device. It is wrapped unless it is wrapped already, for this or for fully sharded training.
+    The model is wrapped unless it is wrapped already, for this or for fully sharded training.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -115,12 +109,7 @@ class ParameterAveraging(Synchronisation):
 def synchronise(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks, averaging_frequency: int
 ) -> Synchronisation:
-    """Return what keeps the models of `ranks` equal.
-
-    Parameters
-    ----------
-    averaging_frequency : int
-        1 for averaged gradients; otherwise iterations between two averages of the parameters.
+    """Return what keeps the models of `ranks` equal: with a frequency of 1, by averaging gradients in each iteration.
 
     Raises
     ------

@@ -84,7 +84,7 @@ class Diagnosis:
         return asdict(self)
 
     def describe(self, subject: str) -> str:
-        """Return the verdict on `subject`, such as a script, with cause and remedy, in two to four lines."""
+        """Return the verdict on `subject`, such as a script, with cause and remedy, in one to three lines."""
         times = f"{units.seconds(self.wait_seconds)} for each batch, {units.seconds(self.step_seconds)} of training"
         sure = f"95% interval {self.low:.0%} to {self.high:.0%}"
         if self.verdict == "cannot tell":

@@ -153,6 +153,8 @@ def join_ranks(found: list[Diagnosis]) -> list[list[Diagnosis]] | None:
     run = "-".join(os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT")) + f"-{os.getppid()}"
     folder = Path(tempfile.gettempdir()) / f"etl-run-{os.getuid()}-{run}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another user; set TMPDIR to a folder of your own")
     unfinished = folder / f"{rank}.unfinished"
     unfinished.write_text(json.dumps([each.as_dict() for each in found]))
     unfinished.rename(folder / f"{rank}.json")

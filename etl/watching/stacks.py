@@ -65,12 +65,7 @@ def start_sampling(
 ) -> None:
     """Look at all threads of this process now and then, in a thread of its own, until `ended` is set.
 
-    Parameters
-    ----------
-    look : callable
-        Called with the frame of each thread, by its identifier.
-    look_further : callable
-        Called after that; it limits its own cost.
+    `look` is called with the frame of each thread, by its identifier; then `look_further`, which limits its own cost.
     """
 
     def run() -> None:
@@ -126,7 +121,8 @@ class MemoryWatch:
 def _resident_nbytes() -> int:
     """Return the bytes that this process has, and those processes that its threads have started."""
     processes, pages = ["self"], 0
-    for task in Path("/proc/self/task").iterdir():
+    tasks = Path("/proc/self/task")
+    for task in tasks.iterdir() if tasks.is_dir() else ():  # only Linux has it
         with contextlib.suppress(OSError):  # it has ended, or this kernel does not tell
             processes += (task / "children").read_text().split()
     for process in processes:

@@ -207,10 +207,7 @@ class Activity:
 class LoopClock:
     """Times the loops of all threads. Of nested loaders only the outermost counts.
 
-    Parameters
-    ----------
-    before : callable, optional
-        Called when a loop asks for a batch or begins an epoch: with its times, and the seconds of the step before.
+    `before` is called when a loop asks for a batch or begins an epoch, with its times and the seconds of the last step.
     """
 
     def __init__(self, before: Callable[[LoopTimes, float | None], None] | None = None) -> None:

@@ -17,7 +17,8 @@ from etl.watching.times import LoopTimes
 class watch:  # noqa: N801 - called like a function, as `enumerate` is
     """Wraps any iterable of batches and yields the same, while it times the loop over it.
 
-    Every attribute of the loader stays reachable, such as `dataset`, `sampler` and `state_dict`.
+    When nothing refers to it any more, or the program ends, it says whether the loop waits for data, unless `summary`
+    was called. Every attribute of the loader stays reachable, such as `dataset`, `sampler` and `state_dict`.
 
     Parameters
     ----------
@@ -26,7 +27,7 @@ class watch:  # noqa: N801 - called like a function, as `enumerate` is
     frequency : int, optional
         Batches between two lines, which are those of `etl.PerformanceListener`; by default there are none.
     output : callable
-        Called with each line.
+        Called with each line, and with the diagnosis at the end.
     on_report : callable, optional
         Called with the `etl.training.Performance` of each line, for loggers.
 
@@ -60,7 +61,7 @@ class watch:  # noqa: N801 - called like a function, as `enumerate` is
             listener = PerformanceListener(frequency, report_device=False, output=output, on_report=on_report)
             self._session = Session(_reports_to(listener))
         self._session.start()
-        weakref.finalize(self, self._session.stop)
+        self._end = weakref.finalize(self, _report, self._session, loader, output)
 
     def __iter__(self) -> Iterator[Any]:
         return self._session.epoch(self._loader, owner=self)
@@ -82,9 +83,22 @@ class watch:  # noqa: N801 - called like a function, as `enumerate` is
 
     def summary(self) -> Diagnosis:
         """Return whether the loop waits for data so far, why, and what to do."""
+        if self._end.detach():
+            self._end = weakref.finalize(self, self._session.stop)
         self._session.read()
-        times = self._session.times_of(self._loader)
-        return diagnose(times, available_cpus(), self._session.memory.notes)
+        return _diagnosis(self._session, self._loader)
+
+
+def _report(session: Session, loader: Iterable[Any], output: Callable[[str], None]) -> None:
+    """Stop watching, and say what was found."""
+    session.stop()
+    if session.is_here and any(each.batches for each in session.loops):
+        found = _diagnosis(session, loader)
+        output(found.describe(f"the loop over {found.loader}"))
+
+
+def _diagnosis(session: Session, loader: Iterable[Any]) -> Diagnosis:
+    return diagnose(session.times_of(loader), available_cpus(), session.memory.notes)
 
 
 def _reports_to(listener: PerformanceListener) -> Callable[[LoopTimes, float | None], None]:

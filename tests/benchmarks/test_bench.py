@@ -22,15 +22,7 @@ from rich.console import Console
 from benchmarks import bench
 from benchmarks.cells import Cell, Profile
 from benchmarks.journal import CELLS as KIND
-from benchmarks.journal import (
-    JOURNAL_VARIABLE,
-    CellMetrics,
-    by_variant,
-    open_rounds,
-    read_lines,
-    remove_ended,
-    results_in,
-)
+from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, by_variant, open_rounds, remove_ended
 from benchmarks.measuring.clock import EpochMetrics, Split
 from tests.programs import output_of
 
@@ -107,13 +99,6 @@ def test_a_cell_that_failed_is_tried_again_and_keeps_no_round_from_being_complet
     interrupt(rounds=1, samples=1, failed=CELLS[1])
     with open_rounds(KIND, CELLS, PROFILE) as journal:
         assert by_variant(journal.results) == {cell: {0: sample(1.0)} for cell in (CELLS[0], CELLS[2])}
-
-
-def test_a_line_that_was_cut_off_is_left_out(folder: Path) -> None:
-    interrupt(rounds=1, samples=1)
-    (path,) = folder.iterdir()
-    path.write_text(path.read_text()[:-20])
-    assert len(results_in(read_lines(path), KIND)) == 3
 
 
 @pytest.mark.parametrize(

@@ -247,21 +247,15 @@ def test_the_slowed_copy_is_slower_by_two_percent_of_the_same_epochs(
     work = Work(tmp_path, tmp_path, PHOTOGRAPHS, BATCH_SIZE, 1)
     given: list[str] = []
 
-    class Opened:
-        def __init__(self, loader: Loader) -> None:
-            self.loader = loader
+    @contextmanager
+    def open_loader(_: Work, loader: Loader) -> Iterator[Any]:
+        def ask(request: Any) -> Any:
+            given.append(loader.row.name)
+            return epochs(1.0, watched={"0": [0.0]}).to_json()
 
-        def __enter__(self) -> Any:
-            def ask(request: Any) -> Any:
-                given.append(self.loader.row.name)
-                return epochs(1.0, watched={"0": [0.0]}).to_json()
+        yield {"alternatives": {}}, ask
 
-            return {"alternatives": {}}, ask
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(Work, "_open", lambda self, loader: Opened(loader))
+    monkeypatch.setattr(Work, "_open", open_loader)
     ours, again, slowed = (Loader(row, "python", {}) for row in rows_of(RAW, AGAIN, SLOWED))
     assert work.take(ours, again, 0).ratio == 1
     assert work.take(ours, slowed, 1).ratio == pytest.approx(1 / 1.02)

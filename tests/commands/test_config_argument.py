@@ -140,6 +140,13 @@ def test_a_wrong_file_is_one_line(folder: Path, capsys: pytest.CaptureFixture[st
         assert "photos.toml: [loader] strategy: no strategy is called 'rwa'" in line
 
 
+def test_a_comparison_needs_the_dtype_that_a_model_takes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("raw", dtype=None)
+    said = refusal(capsys, "compare", "--config", "photos.toml")
+    assert 'photos.toml says dtype = "unchanged"' in said
+    assert "--dtype float32" in said
+
+
 def test_there_is_nothing_to_presave_for_a_strategy_without_a_store(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from etl.comparison.run.measuring_processes import MeasuringProcesses
 from etl.comparison.run.workload import Workload
 from etl.images.settings import pillow_settings, take_over
 from tests.comparison_workloads import make_workload
+from tests.image_files import encode
 
 SIDE = 40
 # Of --max-image-pixels.
@@ -38,10 +38,9 @@ def truncated(tmp_path: Path) -> Path:
     """An image folder of three JPEG files of which the second is truncated."""
     folder = tmp_path / "photos" / "cat"
     folder.mkdir(parents=True)
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)).save(file, "JPEG")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8))
     for number in range(3):
-        (folder / f"{number}.jpg").write_bytes(file.getvalue()[: 900 if number == 1 else None])
+        (folder / f"{number}.jpg").write_bytes(encode(image, "JPEG").tobytes()[: 900 if number == 1 else None])
     return folder.parent
 
 

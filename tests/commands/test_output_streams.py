@@ -16,6 +16,7 @@ import pytest
 import presave
 from etl.commands import inspect, main
 from etl.commands.output import PlainConsole, deliver
+from tests.refusals import refusal
 
 ETL = f"{shlex.quote(sys.executable)} -m etl"
 CLOSED = "standard output is closed, and nothing else would hold the result"
@@ -95,10 +96,9 @@ def test_a_dash_is_standard_output_and_tables_are_then_on_standard_error(
 def test_a_dash_is_refused_where_a_path_is_needed_and_for_two_files_at_once(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["tune", "store", "--toml", "-"]) == 2
-    assert "--toml -: give the path of a file" in capsys.readouterr().err
-    assert main(["compare", "store", "--json", "-", "--trace", "-"]) == 2
-    assert "--json and --trace cannot both be standard output" in capsys.readouterr().err
+    assert "--toml -: give the path of a file" in refusal(capsys, "tune", "store", "--toml", "-")
+    both = refusal(capsys, "compare", "store", "--json", "-", "--trace", "-")
+    assert "--json and --trace cannot both be standard output" in both
 
 
 def test_a_file_that_fails_keeps_neither_the_other_files_nor_the_tables_from_being_written(

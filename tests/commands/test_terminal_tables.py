@@ -187,7 +187,7 @@ def test_the_first_table_of_compare_keeps_its_columns_as_the_terminal_grows(
     ids=["ascii", "C", "latin-1"],
 )
 def test_a_terminal_without_block_characters_gets_ascii(environment: dict[str, str]) -> None:
-    shown = run_in_terminal(60, "-c", REPORT.format("photographs"), **environment)
+    shown = run_in_terminal(60, "-c", REPORT, **environment)
     assert shown.code == 0, shown.errors
     assert shown.text.isascii()
     assert "parts of wall: # compute alone, + interference, . stall" in shown.lines
@@ -200,17 +200,15 @@ def test_a_terminal_without_block_characters_gets_ascii(environment: dict[str, s
 def test_a_terminal_without_colours_shows_the_same(
     in_terminals: Mapping[str, list[str]], environment: dict[str, str]
 ) -> None:
-    shown = run_in_terminal(60, "-c", REPORT.format("photographs"), **environment)
+    shown = run_in_terminal(60, "-c", REPORT, **environment)
     assert shown.lines == in_terminals["60 compare photographs"]
 
 
-REPORT = f"""
-import sys
-sys.path.insert(0, {str(ROOT / "tests")!r})
+REPORT = """
 from tests import comparison_reports
 from etl.comparison.show.report_table import show_report
 from etl.commands.output import output_console
-show_report(comparison_reports.{{}}(), output_console())
+show_report(comparison_reports.photographs(), output_console())
 """
 
 

@@ -7,7 +7,6 @@ They are written as users write them, without annotations, and are named as the 
 
 import csv
 import ctypes
-import multiprocessing
 import os
 import resource
 import signal
@@ -69,12 +68,6 @@ class raises_without_a_message(good):
         return super().__iter__()
 
 
-class raises_in_a_worker(good):
-    def __iter__(self):
-        with multiprocessing.get_context("fork").Pool(1) as pool:
-            yield from pool.map(load_image, ["5.jpg"])
-
-
 class exits(good):
     def __iter__(self):
         sys.exit("no more")  # place: exits
@@ -110,14 +103,6 @@ class loses_records(good):
                 yield batch
 
 
-class repeats_records(good):
-    def __iter__(self):
-        first = None
-        for batch in super().__iter__():
-            first = first or batch
-            yield first
-
-
 class changes_shapes(good):
     def __iter__(self):
         for number, (features, labels) in enumerate(super().__iter__()):
@@ -132,12 +117,6 @@ class segfaults(good):
 
 def crash():
     ctypes.string_at(0)  # place: segfaults
-
-
-class hangs(good):
-    def __iter__(self):
-        yield next(super().__iter__())
-        time.sleep(600)  # place: hangs
 
 
 class hangs_when_closed(good):
@@ -219,12 +198,6 @@ class allocates(good):
             np.ones(1 << 28)  # place: allocates
         finally:
             resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-
-class is_killed(good):
-    def __iter__(self):
-        yield next(super().__iter__())
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class fails_later(good):

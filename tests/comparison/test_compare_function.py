@@ -16,6 +16,7 @@ import etl
 from etl.commands import compare as compare_command
 from etl.comparison import compare
 from etl.comparison.request.settings import Settings
+from etl.comparison.run.carried import carried_settings
 from tests.programs import output_of
 
 LIMIT_SECONDS = 300
@@ -176,3 +177,11 @@ def test_sizes_and_times_may_be_texts_and_lists_are_accepted() -> None:
         "formats": ("npy",),
         "unchecked": ("same samples",),
     }
+
+
+def test_a_text_is_read_as_on_the_command_line_and_not_letter_by_letter() -> None:
+    given = {"formats": "npy, hdf5", "no_check": "noise", "what_if": "cpus=8,compute=5ms"}
+    settings = compare._settings(etl.compare, given, compare.INSTEAD)
+    assert settings == {"formats": ("npy", "hdf5"), "unchecked": ("noise",), "what_if": ("cpus=8,compute=5ms",)}
+    with carried_settings("photos", "raw,presaved", make_step=None, model=None, pipeline=None, python=None) as carried:
+        assert carried.strategies == ("raw", "presaved")

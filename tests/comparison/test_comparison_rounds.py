@@ -109,17 +109,6 @@ def test_loading_alone_is_measured_in_the_first_rounds_of_each() -> None:
         assert asked == [number < 2 for number in range(6)]
 
 
-def test_each_round_has_an_order_of_its_own_that_the_seed_decides() -> None:
-    orders = []
-    for seed in (0, 0, 1):
-        machine = Machine()
-        make(machine, seed=seed).take(8)
-        orders.append([candidate for candidate, _ in machine.asked if candidate in CANDIDATES])
-    rounds = {tuple(orders[0][first : first + 4]) for first in range(0, 32, 4)}
-    assert len(rounds) > 3
-    assert orders[0] == orders[1] != orders[2]
-
-
 @pytest.mark.parametrize("into", range(1, 4))
 def test_an_interruption_within_a_round_drops_that_round_and_only_that(into: int) -> None:
     whole = 2 * (len(CANDIDATES) + len(LOADING_ONLY))
@@ -141,8 +130,8 @@ def test_an_interruption_before_a_whole_round_is_raised(measured: int) -> None:
 class Failing(Machine):
     """A machine that fails to measure `candidate` for the second time."""
 
-    def __init__(self, candidate: Candidate, error: Exception, stop: int | None = None) -> None:
-        super().__init__(stop)
+    def __init__(self, candidate: Candidate, error: Exception) -> None:
+        super().__init__()
         self._failing = candidate
         self._error = error
 

@@ -31,7 +31,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Own:
     """Return settings with the model `own_models:make`, from a module with this text in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "own_models", raising=False)
 
     def settings(text: str) -> Settings:
         (tmp_path / "own_models.py").write_text(f"import torch\n{text}\n")

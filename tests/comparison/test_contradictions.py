@@ -9,21 +9,16 @@ from typing import Any
 import pytest
 
 from etl.comparison.judge.contradictions import ContradictionError, check_report, contradictions
-from etl.comparison.judge.report import Check, Losses, Presaving, SplitTrial
+from etl.comparison.judge.report import Losses, Presaving, SplitTrial
 from etl.comparison.show.report import Report
 from etl.measuring.statistics import Interval
-from tests.comparison_reports import changed, photographs
+from tests.comparison_reports import broken_by, changed, changed_round, photographs
 
 NAMES = ["raw", "async-raw", "presaved", "async-presaved"]
 
 
 def changed_parts(number: int, **seconds: float) -> Report:
     return changed(number, parts=replace(photographs().strategies[number].parts, **seconds))
-
-
-def changed_round(number: int, **metrics: Any) -> Report:
-    first, *others = photographs().strategies[number].rounds
-    return changed(number, rounds=[replace(first, **metrics), *others])
 
 
 def changed_walls(number: int, wall: Callable[[int], float]) -> Report:
@@ -43,18 +38,13 @@ def changed_stage(number: int, **metrics: Any) -> Report:
     return replace(report, stages=stages)
 
 
-def broken_by(name: str) -> list[Check]:
-    first, *others = photographs().checks
-    return [replace(first, held=False, broken_by={name: "other pixels"}), *others]
-
-
 def test_a_consistent_report_is_published() -> None:
     assert list(contradictions(photographs())) == []
     check_report(photographs())
 
 
 def test_a_disqualified_strategy_with_its_reason_is_no_contradiction() -> None:
-    check_report(replace(photographs(), checks=broken_by("async-presaved")))
+    check_report(broken_by("async-presaved"))
 
 
 def test_if_the_whole_source_was_measured_rounds_are_not_scaled() -> None:
@@ -175,11 +165,11 @@ CHANGES: dict[str, tuple[Callable[[], Report], str]] = {
         "rule 'samples' is not in the report",
     ),
     "a broken rule that is said to have held": (
-        lambda: replace(photographs(), checks=[replace(each, held=True) for each in broken_by("async-raw")]),
+        lambda: replace(photographs(), checks=[replace(each, held=True) for each in broken_by("async-raw").checks]),
         "rule 'samples': it was broken by async-raw, but held is True",
     ),
     "a rule that was broken by something else": (
-        lambda: replace(photographs(), checks=broken_by("turbo")),
+        lambda: broken_by("turbo"),
         "rule 'samples': it was broken by turbo, which is not a strategy",
     ),
 }

@@ -165,7 +165,7 @@ def test_quantities_have_three_digits_and_the_unit_that_suits() -> None:
         "−0.050",  # noqa: RUF001
         "–",  # noqa: RUF001
     ]
-    assert [percent(each, signed=True) for each in (0.034, -0.12, 0.0004)] == ["+3.4%", "−12%", "+0.04%"]  # noqa: RUF001
+    assert [percent(each) for each in (0.034, -0.12, 0.0004)] == ["3.4%", "−12%", "0.04%"]  # noqa: RUF001
     assert [ratio(each) for each in (0.52, 1.0, 0.0123, 12.3)] == ["0.52", "1.00", "0.012", "12.30"]
 
 

@@ -32,12 +32,3 @@ def test_side_by_side_is_what_two_workers_take_that_slow_each_other_down(
     simulated = simulate(load, compute, loading_slowdown, compute_slowdown)
     predicted = overlapped_seconds(load, compute, loading_slowdown, compute_slowdown)
     assert predicted == pytest.approx(simulated, rel=1e-3)
-
-
-def test_without_a_slowdown_the_longer_one_hides_the_shorter() -> None:
-    assert overlapped_seconds(0.2, 0.5, 1.0, 1.0) == pytest.approx(0.5)
-    assert overlapped_seconds(0.5, 0.2, 1.0, 1.0) == pytest.approx(0.5)
-
-
-def test_halved_by_each_other_both_take_as_long_as_one_after_the_other() -> None:
-    assert overlapped_seconds(0.3, 0.5, 2.0, 2.0) == pytest.approx(0.8)

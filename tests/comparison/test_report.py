@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from etl.comparison.judge.noise import Noise
 from etl.comparison.judge.recommendation import recommend
 from etl.comparison.judge.report import StrategyResult
 from etl.comparison.judge.section import Section
@@ -21,12 +20,6 @@ from tests.comparison_reports import REPORTS
 from tests.report_schema import make_schema
 
 SECTIONS = Section.__subclasses__()
-
-
-def with_check(report: Report, name: str) -> Report:
-    """Return the report in which `name` broke the first rule."""
-    first, *others = report.checks
-    return replace(report, checks=[replace(first, held=False, broken_by={name: "other pixels"}), *others])
 
 
 def changed(number: int, **metrics: Any) -> StrategyResult:
@@ -109,7 +102,7 @@ def test_a_difference_is_shown_only_if_the_interval_excludes_1(
 
 
 def test_a_strategy_that_broke_a_rule_is_disqualified_and_says_which() -> None:
-    report = with_check(comparison_reports.photographs(), "presaved")
+    report = comparison_reports.broken_by("presaved")
     assert [each.verdict for each in report.strategies] == ["reference", "faster", "disqualified", "faster"]
     assert [each.disqualified for each in report.strategies] == [[], [], ["samples: other pixels"], []]
 
@@ -130,18 +123,12 @@ def test_a_store_pays_off_only_if_it_is_faster_than_a_strategy_without_one_that_
     report = comparison_reports.photographs()
     assert [report.break_even_epochs(6.0, wall) for wall in (4.42, 5.0)] == [None, None]
     assert replace(report, strategies=report.strategies[2:]).break_even_epochs(6.0, 1.0) is None
-    broken = with_check(report, "async-raw")
+    broken = comparison_reports.broken_by("async-raw")
     assert broken.break_even_epochs(6.31, wall_seconds=3.155) == pytest.approx(2.0)  # raw takes 6.31 s
 
 
-def disturbed(**metrics: float) -> Noise:
-    """Return the noise of a report in which one round of one strategy has other metrics."""
-    first, *others = comparison_reports.photographs().strategies[1].rounds
-    return changed(1, rounds=[replace(first, **metrics), *others]).parent.noise
-
-
 def test_a_quiet_machine_gives_no_warning() -> None:
-    noise = disturbed(speed_probe_seconds=0.0102 * 1.05)
+    noise = comparison_reports.changed_round(1, speed_probe_seconds=0.0102 * 1.05).noise
     assert noise.warnings == []
     assert (noise.steal_median, noise.steal_highest) == (0.004, 0.004)
     assert (noise.other_processes_median, noise.other_processes_highest) == (0.012, 0.012)
@@ -157,7 +144,7 @@ def test_a_quiet_machine_gives_no_warning() -> None:
     ],
 )
 def test_one_disturbed_round_gives_a_warning(metrics: dict[str, float], warning: str) -> None:
-    (found,) = disturbed(**metrics).warnings
+    (found,) = comparison_reports.changed_round(1, **metrics).noise.warnings
     assert found.startswith(warning)
 
 

@@ -47,7 +47,7 @@ for line in sys.stdin:
 """
 LOADERS = """
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 class Numbers(Dataset):
     def __len__(self):

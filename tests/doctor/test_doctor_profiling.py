@@ -51,7 +51,6 @@ def test_threads_and_worker_processes_are_in_the_profile(tmp_path: Path) -> None
     text = path.read_text()
     assert "in_a_thread" in text
     assert "in_a_worker_process" in text
-    assert threading.active_count() >= 1
 
 
 def test_a_flame_graph_is_an_svg_image(tmp_path: Path) -> None:

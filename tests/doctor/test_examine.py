@@ -34,7 +34,6 @@ from etl.doctor.checks.loading import LoadingBottleneck
 from etl.doctor.checks.memory import GarbageCollection, MemoryReuse
 from etl.doctor.checks.network import NetworkSize, size_of
 from etl.doctor.machine import look_at_machine
-from etl.doctor.observation import observe_training
 from etl.doctor.setup import Setup, make_setup
 from etl.doctor.steps import StepTimes, time_compute
 from etl.loading.batch import Batch
@@ -46,6 +45,7 @@ from tests.doctor_cases import (
     FEATURES,
     Batches,
     Slow,
+    case_of,
     convolutional,
     finding,
     look,
@@ -95,8 +95,7 @@ def test_a_gpu_that_torch_cannot_use() -> None:
 
 
 def test_a_model_on_the_cpu_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = make_setup(mlp(), Batches(), etl.backend("cpu"), None)
-    case = Case(quiet_machine(), setup, observe_training(None, setup, 2))
+    case = case_of(mlp(), Batches())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Simulated")
     monkeypatch.setattr(hardware, "find_backend", lambda _: etl.backend("cpu"))

@@ -27,7 +27,7 @@ from tests.doctor import rank_trainings
 from tests.doctor.rank_trainings import SLOW_SECONDS, Examining
 from tests.doctor_cases import Batches, mlp, quiet_machine
 from tests.training.rank_jobs import make_model, raw
-from tests.training.torchrun import run_ranks
+from tests.training.torchrun import launched, run_ranks
 
 OF_RANKS = {"rank_waits", "learning_rate", "rank_batches"}
 
@@ -114,8 +114,7 @@ def test_a_training_of_one_process_gets_no_advice_for_ranks() -> None:
 
 
 def test_a_model_of_which_each_rank_has_a_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}.items():
-        monkeypatch.setenv(name, str(value))
+    launched(monkeypatch, 0, 2)
     model = torch.nn.Sequential(mlp(units=64), torch.nn.SyncBatchNorm(4))
     with pytest.raises(ValueError, match="one rank cannot train this model alone"):
         examine(model, Batches(), backend="cpu")

@@ -16,10 +16,7 @@ from etl.doctor.check import Case
 from etl.doctor.checks import cpus
 from etl.doctor.checks.cpus import OtherProcesses
 from etl.doctor.gpus import Gpu, GpuProcess, Gpus, look_at_gpus
-from etl.doctor.observation import observe_training
-from etl.doctor.setup import make_setup
-from etl.training.backends import backend
-from tests.doctor_cases import Batches, mlp, quiet_machine
+from tests.doctor_cases import Batches, case_of, mlp, quiet_machine
 from tests.programs import output_of
 
 SOURCE = Path(__file__).with_name("nvml.c")
@@ -115,15 +112,15 @@ def test_processes_cannot_be_told_apart_where_this_one_is_not_listed(monkeypatch
 
 def test_a_training_on_the_cpu_does_not_mind_who_uses_the_gpu() -> None:
     machine = replace(quiet_machine(), gpus=Gpus((BUSY,)))
-    setup = make_setup(mlp(), Batches(), backend("cpu"), None)
-    found = OtherProcesses().look(Case(machine, setup, observe_training(None, setup, 2)))
+    found = OtherProcesses().look(replace(case_of(mlp(), Batches()), machine=machine))
     assert (found.severity, found.found) == (Severity.FINE, "the CPUs are free")
 
 
 @pytest.mark.parametrize(("uuid", "severity"), [("aaaa", Severity.FINE), ("bbbb", Severity.SERIOUS)])
 def test_only_the_gpu_of_compute_counts(uuid: str, severity: Severity, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = replace(quiet_machine(), gpus=Gpus((IDLE, replace(IDLE, uuid="bbbb", busy=0.9))))
-    setup = make_setup(mlp(), Batches(), backend("cpu"), None)
-    observation = replace(observe_training(None, setup, 2), device=torch.device("cuda", 0))
+    case = case_of(mlp(), Batches())
+    assert case.observation is not None
+    observation = replace(case.observation, device=torch.device("cuda", 0))
     monkeypatch.setattr(cpus, "_uuid_of", lambda _: uuid)
-    assert OtherProcesses().look(Case(machine, setup, observation)).severity is severity
+    assert OtherProcesses().look(replace(case, machine=machine, observation=observation)).severity is severity

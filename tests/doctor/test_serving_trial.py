@@ -15,10 +15,8 @@ from etl.doctor import Severity, examine
 from etl.doctor.check import Case
 from etl.doctor.checks import forward_pass
 from etl.doctor.checks.forward_pass import SharedModel
-from etl.doctor.observation import observe_training
-from etl.doctor.setup import ModelSetup, make_setup
-from etl.training.backends import backend
-from tests.doctor_cases import Batches, mlp, predicting, quiet_machine
+from etl.doctor.setup import ModelSetup
+from tests.doctor_cases import Batches, case_of, mlp, predicting
 
 
 class Serial(torch.nn.Module):
@@ -43,9 +41,7 @@ def served_case(clients: int, records: int) -> Case:
     """Return the case of a training beside which threads predict with the same model."""
     model = Serial()
     with predicting(model, clients, records):
-        setup = make_setup(model, Batches(), backend("cpu"), None)
-        observation = observe_training(model, setup, 4)
-    return Case(quiet_machine(), setup, observation)
+        return case_of(model, Batches(), 4)
 
 
 def test_answers_of_a_shared_model_and_of_the_server_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +119,7 @@ def test_models_of_several_outputs_are_served_too_however_late_their_threads_beg
 
 
 def test_threads_that_train_are_not_served() -> None:
-    setup = make_setup(mlp(), Batches(), backend("cpu"), None)
-    case = Case(quiet_machine(), setup, observe_training(None, setup, 2))
-    assert SharedModel().measure(case) is None
+    assert SharedModel().measure(case_of(mlp(), Batches())) is None
 
 
 def test_the_trial_is_part_of_an_examination(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,8 @@ def make_order(
     return Sampler(records, batch_size, shuffle, 3, drop_last, bucket_records=bucket_records, lengths=lengths, **shard)
 
 
-def batches_of(sampler: Sampler, epoch: int = 0, position: int = 0) -> list[list[int]]:
-    return [indices.tolist() for indices, *_ in sampler.batches(epoch, position)]
+def batches_of(sampler: Sampler, epoch: int = 0) -> list[list[int]]:
+    return [indices.tolist() for indices, *_ in sampler.batches(epoch, 0)]
 
 
 @settings(deadline=None)

@@ -28,8 +28,8 @@ def bits(batches: Any) -> list[tuple[bytes, list[int], torch.dtype]]:
     ]
 
 
-def numbered(count: int = 10) -> etl.RawIterator:
-    records = [{"features": np.full(2, number, np.float32), "label": number} for number in range(count)]
+def numbered() -> etl.RawIterator:
+    records = [{"features": np.full(2, number, np.float32), "label": number} for number in range(10)]
     return etl.RawIterator(records, NOTHING, 2, shuffle=True)
 
 

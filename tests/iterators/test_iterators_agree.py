@@ -121,16 +121,6 @@ def test_masks_and_missing_labels_agree(tmp_path: Path) -> None:
             assert batch.labels_mask.dtype == np.float32
 
 
-def test_plain_lists_of_records_are_a_source() -> None:
-    records = [{"features": [number, -number], "label": number % 3, "note": "kept out"} for number in range(7)]
-    batches = list(etl.RawIterator(records, etl.Pipeline([]), batch_size=4))
-    assert [batch.features.tolist() for batch in batches] == [
-        [[0, 0], [1, -1], [2, -2], [3, -3]],
-        [[4, -4], [5, -5], [6, -6]],
-    ]
-    assert [batch.labels.tolist() for batch in batches] == [[0, 1, 2, 0], [1, 2, 0]]
-
-
 def test_batches_that_were_handed_out_are_not_written_again(
     photographs: Path, stores: dict[str, presave.Store]
 ) -> None:

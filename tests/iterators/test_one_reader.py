@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -17,6 +16,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 import etl
 from etl.loading import Padding
 from etl.sources import Record, RecordError
+from tests.forked_child import forked
 from tests.shared_handles import (
     COLLIDING,
     COUNT,
@@ -291,7 +291,8 @@ def test_copies_and_forks_have_threads_of_their_own(tmp_path: Path) -> None:
     assert check(iter(iterator)) == COUNT
     copied = copy.deepcopy(iterator)
     assert check(iter(copied)) == check(iter(iterator)) == COUNT
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if check(iter(iterator)) == COUNT else 1)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def read_in_the_child() -> None:
+        assert check(iter(iterator)) == COUNT
+
+    assert forked(read_in_the_child) == 0

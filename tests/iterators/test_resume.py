@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import etl
 import presave
 from etl.iterators import BatchIterator
-from etl.sources import Record
 from tests.leftovers import wait_for_prefetch_threads
+from tests.watched_records import Watched
 
 COUNT = 23
 RECORDS = [{"features": np.array([number], np.int64), "label": number} for number in range(COUNT)]
@@ -30,14 +30,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Store]:
         yield opened
 
 
-def make_iterator(
-    strategy: str, store: presave.Store, batch_size: int = 4, drop_last: bool = False, seed: int = 1
-) -> BatchIterator:
+def make_iterator(strategy: str, store: presave.Store, batch_size: int = 4, drop_last: bool = False) -> BatchIterator:
     iterator: BatchIterator
     if "presaved" in strategy:
-        iterator = etl.PresavedIterator(store, NOTHING, batch_size, shuffle=True, seed=seed, drop_last=drop_last)
+        iterator = etl.PresavedIterator(store, NOTHING, batch_size, shuffle=True, seed=1, drop_last=drop_last)
     else:
-        iterator = etl.RawIterator(RECORDS, NOTHING, batch_size, shuffle=True, seed=seed, drop_last=drop_last)
+        iterator = etl.RawIterator(RECORDS, NOTHING, batch_size, shuffle=True, seed=1, drop_last=drop_last)
     return etl.AsyncIterator(iterator, 0 if strategy.endswith("0") else 2) if "async" in strategy else iterator
 
 
@@ -46,11 +44,6 @@ def batches_until(iterator: BatchIterator, epoch: int) -> Iterator[list[int]]:
     while iterator.epoch < epoch:
         for batch in iterator:
             yield batch.labels.tolist()
-
-
-def through_json(state: dict[str, Any]) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(json.dumps(state))
-    return loaded
 
 
 @settings(deadline=None, max_examples=60)
@@ -67,7 +60,7 @@ def test_a_resumed_epoch_is_exactly_what_the_saved_iterator_had_left(
         running = batches_until(first, 3)
         for _ in islice(running, taken):
             pass
-        second.load_state_dict(through_json(first.state_dict()))
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
         assert list(batches_until(second, 3)) == list(running)
 
 
@@ -81,19 +74,12 @@ def test_the_state_is_that_of_the_last_batch_handed_out(store: presave.Store, st
 
 
 def test_the_state_does_not_change_while_batches_are_loaded_ahead() -> None:
-    reached = []
-
-    class Watched(list[Record]):
-        def __getitem__(self, index: Any) -> Any:
-            reached.append(index)
-            return super().__getitem__(index)
-
-    watched = Watched(RECORDS)
-    with etl.AsyncIterator(etl.RawIterator(watched, NOTHING, 4), prefetch_size=7) as iterator:
+    records = Watched(COUNT)
+    with etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), prefetch_size=7) as iterator:
         batches = iter(iterator)
         next(batches)
         wait_for_prefetch_threads()  # there is room for the whole epoch
-        assert len(reached) == COUNT
+        records.assert_begun(COUNT)
         assert iterator.state_dict()["position"] == 4
         assert iterator.epoch == 0
 

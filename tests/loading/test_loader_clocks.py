@@ -14,6 +14,7 @@ from etl.loading.loader_clocks import GAP_SECONDS, RecordRun, Span, StageClock, 
 from etl.sources import Record
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, READING, ThreadCursor
+from tests.delays import Delay, SlowSource
 from tests.sequences import NOTHING
 
 BATCHES, BATCH_SIZE = 6, 4
@@ -66,18 +67,6 @@ def test_batches_are_the_same_and_each_has_its_spans_in_the_threads_that_loaded_
         assert all(one.end <= other.start for one, other in pairwise(each for each in spans if each.thread == thread))
 
 
-def test_batches_are_counted_from_0_again_after_a_reset() -> None:
-    iterator, made = watched_iterator(Slow(), 2)
-    with iterator:
-        for _ in zip(range(2), iterator, strict=False):
-            pass
-        iterator.set_epoch(1)
-        made[0].reset()
-        assert made[0].merged() == []
-        list(iterator)
-    assert {span.batch for span in made[0].merged()} == set(range(BATCHES))
-
-
 def test_a_record_that_fails_is_the_error_it_was_and_its_span_is_kept() -> None:
     iterator, made = watched_iterator(Slow(bad=7), 1)
     with iterator, pytest.raises(RecordError, match="record 7 of Slow: failed at stage 'read': truncated"):
@@ -122,39 +111,26 @@ RECORDS = 5
 
 
 class Sleep:
-    """A stage or source that sleeps, and adds up for how long it did."""
+    """A stage that sleeps."""
 
     def __init__(self, name: str, seconds: float) -> None:
         self.name = name
-        self._seconds = seconds
-        self.taken = 0.0
-
-    def sleep(self) -> None:
-        started = time.perf_counter()
-        time.sleep(self._seconds)
-        self.taken += time.perf_counter() - started
+        self.delay = Delay(seconds)
 
     def __call__(self, record: Record) -> Record:
-        self.sleep()
+        self.delay()
         return record
 
-    def __len__(self) -> int:
-        return RECORDS
 
-    def __getitem__(self, index: int) -> Record:
-        self.sleep()
-        return {"features": np.zeros(3, np.float32), "label": index}
-
-
-def timed(source: Sleep, stages: list[Sleep]) -> StageClock:
+def timed(reading: Delay, stages: list[Sleep]) -> StageClock:
     """Every record once, after a batch was planned."""
     pipeline = etl.Pipeline(stages)
-    with etl.RawIterator(source, pipeline, RECORDS) as iterator:
+    with etl.RawIterator(SlowSource(reading, RECORDS), pipeline, RECORDS) as iterator:
         indices = np.arange(RECORDS)
         fields = iterator.loader.plan(indices, 0, ThreadCursor()).fields
         arrays = {name: np.empty((RECORDS, *shape), dtype) for name, (shape, dtype) in fields.items()}
-        for each in (source, *stages):
-            each.taken = 0.0
+        for delay in (reading, *(stage.delay for stage in stages)):
+            delay.taken.clear()
         clock = StageClock(("read", *pipeline.names))
         iterator.loader.load(indices, 0, arrays, clock)
         clock.pause()
@@ -162,24 +138,24 @@ def timed(source: Sleep, stages: list[Sleep]) -> StageClock:
 
 
 def test_sleeping_stages_come_out_with_their_times_in_order() -> None:
-    source = Sleep("read", 0.01)
+    reading = Delay(0.01)
     stages = [Sleep("decode", 0.04), Sleep("resize", 0.02)]
-    clock = timed(source, stages)
+    clock = timed(reading, stages)
     assert clock.records == RECORDS
     found = clock.seconds_per_record()
     assert [name for name, _ in found] == ["read", "decode", "resize"]
-    everything = sum(each.taken for each in (source, *stages))
-    for (_, seconds), slept in zip(found, (source, *stages), strict=True):
-        assert seconds * RECORDS >= slept.taken
+    taken = [sum(delay.taken) for delay in (reading, *(stage.delay for stage in stages))]
+    for (_, seconds), slept in zip(found, taken, strict=True):
+        assert seconds * RECORDS >= slept
         # What is not its own is less than what the others take: no stage has another's time.
-        assert seconds * RECORDS - slept.taken < everything - slept.taken
+        assert seconds * RECORDS - slept < sum(taken) - slept
 
 
 def test_a_pipeline_without_stages_is_all_reading() -> None:
-    source = Sleep("read", 0.01)
-    ((name, seconds),) = timed(source, []).seconds_per_record()
+    reading = Delay(0.01)
+    ((name, seconds),) = timed(reading, []).seconds_per_record()
     assert name == "read"
-    assert seconds * RECORDS >= source.taken
+    assert seconds * RECORDS >= sum(reading.taken)
 
 
 def test_a_pause_belongs_to_no_stage() -> None:

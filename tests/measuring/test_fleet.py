@@ -9,7 +9,8 @@ import pytest
 
 from etl.measuring.fleet import Fleet
 from etl.measuring.processes import MeasurementError, NoAnswerError, Server
-from tests.measuring.test_processes import COMMAND, is_alive
+from tests.measuring.test_processes import COMMAND
+from tests.worker_processes import is_running
 
 LONG = 60.0
 
@@ -42,7 +43,7 @@ def test_one_that_fails_is_named_and_those_that_wait_for_it_are_killed(servers: 
     with pytest.raises(MeasurementError, match=message):
         servers.sample_all("raw", [{"does": "hang"}, {"does": does}], LONG)
     assert time.monotonic() - started < LONG / 2
-    assert not is_alive(waiting)
+    assert not is_running(waiting)
     assert len(servers.sample_all("raw", [{"does": None}] * 2, LONG)) == 2  # by new servers
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from etl.measuring.processes import MeasurementError, Server
 from tests.programs import output_of
+from tests.worker_processes import assert_ended, is_running
 
 ROOT = Path(__file__).parents[2]
 START = """
@@ -31,24 +31,10 @@ Start = Callable[..., Server]
 def start() -> Iterator[Start]:
     with ExitStack() as stack:
 
-        def start(does: str | None = None, timeout: float = 60.0, **options: Any) -> Server:
-            return stack.enter_context(Server("raw", COMMAND, {"does": does}, timeout=timeout, **options))
+        def start(does: str | None = None, **options: Any) -> Server:
+            return stack.enter_context(Server("raw", COMMAND, {"does": does}, timeout=60.0, **options))
 
         yield start
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
-
-
-def wait_until_ended(pid: int) -> None:
-    until = time.monotonic() + 30
-    while is_alive(pid):
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +52,7 @@ def test_each_session_is_a_process_that_begins_in_the_state_of_the_server_and_ke
         assert opened["state"] == 2  # the server's own request was the first
         pids.add(opened["pid"])
     assert len(pids - {shared.pid}) == 2
-    assert not any(map(is_alive, pids))
+    assert not any(map(is_running, pids))
     shared.ask({"does": "remember"})
     assert shared.ask({"does": "remember"})["state"] == 3
     shared.end_session()
@@ -117,7 +103,7 @@ def test_a_server_that_cannot_be_prepared_is_an_error_that_says_why(start: Start
         start(does).wait_until_ready()
 
 
-def test_what_a_process_wrote_to_standard_error_is_in_the_error(start: Start) -> None:
+def test_what_a_process_wrote_to_standard_error_is_in_the_error() -> None:
     with Server("raw", [sys.executable, "-c", "1 / 0"], {}, timeout=60) as server:
         with pytest.raises(MeasurementError, match="ended with exit code 1: ZeroDivisionError") as raised:
             server.wait_until_ready()
@@ -141,7 +127,7 @@ def test_a_session_that_hangs_is_an_error_with_what_it_wrote_and_ends_with_the_s
     ):
         server.ask({"does": "hang"})
     server.close()
-    wait_until_ended(pid)
+    assert_ended({pid})
 
 
 def test_a_server_has_the_environment_asked_for_and_runs_what_was_registered_for_its_exit(
@@ -156,7 +142,7 @@ def test_a_server_has_the_environment_asked_for_and_runs_what_was_registered_for
 def test_a_server_that_does_not_end_is_not_waited_for(start: Start) -> None:
     server = start("hang")
     server.end(0.1)
-    assert is_alive(server.pid)
+    assert is_running(server.pid)
 
 
 def test_a_server_with_threads_serves_one_session_and_says_so(start: Start) -> None:
@@ -181,11 +167,10 @@ server.ask({"does": "hang"})
 def test_a_server_and_a_session_that_hangs_end_with_a_client_that_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", CLIENT, *COMMAND], cwd=ROOT, stdout=subprocess.PIPE) as client:
         assert client.stdout is not None
-        pids = [int(each) for each in client.stdout.readline().split()]
+        pids = {int(each) for each in client.stdout.readline().split()}
         assert len(pids) == 2
         client.kill()
-    for pid in pids:
-        wait_until_ended(pid)
+    assert_ended(pids)
 
 
 IGNORING = """

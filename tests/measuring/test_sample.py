@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etl.measuring.clock import DeviceStep, Split
+from etl.measuring.clock import Split
 from etl.measuring.epochs import MeasuredLoader
 from etl.measuring.sample import WARM_UP_STEPS, Recipe, Sample, first_copies, take_sample
 from etl.training.compute import Simulated
@@ -96,7 +96,3 @@ def test_a_loader_without_batches_is_an_error() -> None:
 def test_what_is_in_no_part_of_the_wall_time_is_unexplained() -> None:
     sample = make_sample(wall=Split(0.05, 0.20), harness=0.004)  # 10 batches; stalls and steps take 0.1 s each
     assert sample.unexplained == pytest.approx(0.01 / 0.25)
-
-
-def test_the_simulated_device_is_one_that_is_waited_for() -> None:
-    assert isinstance(Simulated(0.0, True), DeviceStep)

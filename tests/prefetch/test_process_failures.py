@@ -20,7 +20,7 @@ from etl.prefetch import start
 from etl.prefetch.worker_main import WorkerTracebackError
 from etl.sources import RecordError
 from tests.unlucky_records import BATCHES, Files, Unlucky
-from tests.worker_processes import assert_ended
+from tests.worker_processes import assert_ended, make_async
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +88,7 @@ def refuse(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_server_that_is_just_ending_costs_no_error(fault: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = refuse(3, monkeypatch)
-    raw = etl.RawIterator(Files(fault), etl.Pipeline([]), 4)
-    with etl.AsyncIterator(raw, workers="process", processes=2) as iterator:
+    with make_async(Files(fault)) as iterator:
         assert [batch.labels.tolist() for batch in iterator] == BATCHES
     assert len(refused) == 3
 
@@ -99,8 +98,7 @@ def test_a_server_that_answers_nobody_is_one_error_and_the_next_epoch_tries_agai
 ) -> None:
     monkeypatch.setattr(start, "SERVER_PATIENCE_SECONDS", 0.05)
     refuse(10**6, monkeypatch)
-    raw = etl.RawIterator(Files(fault), etl.Pipeline([]), 4)
-    with etl.AsyncIterator(raw, workers="process", processes=2) as iterator:
+    with make_async(Files(fault)) as iterator:
         with pytest.raises(ChildProcessError, match=r"cannot be started \(ConnectionRefusedError"):
             list(iterator)
         monkeypatch.undo()
@@ -108,8 +106,7 @@ def test_a_server_that_answers_nobody_is_one_error_and_the_next_epoch_tries_agai
 
 
 def test_workers_that_are_killed_while_they_wait_within_an_epoch_cost_no_error(fault: Path) -> None:
-    raw = etl.RawIterator(Files(fault), etl.Pipeline([]), 4)
-    with etl.AsyncIterator(raw, 1, workers="process", processes=2) as iterator:
+    with make_async(Files(fault), prefetch_size=1) as iterator:
         list(iterator)
         before = set(multiprocessing.active_children())
         batches = iter(iterator)

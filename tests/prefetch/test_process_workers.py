@@ -88,8 +88,7 @@ def test_without_reuse_every_batch_has_memory_of_its_own_that_goes_with_it() -> 
 
 
 def test_what_cannot_be_pickled_is_refused_where_it_was_passed() -> None:
-    refused = pytest.raises(ValueError, match=r"cannot be sent to worker processes .*open files")
-    with refused:
+    with pytest.raises(ValueError, match=r"cannot be sent to worker processes .*open files"):
         etl.AsyncIterator(etl.RawIterator([{"features": threading.Lock()}], NOTHING), workers="process")
 
 

@@ -92,14 +92,6 @@ def _read(folder: Path, file: Path) -> None:
         assert str(error).startswith(f"{file}: ") or "`etl verify` names the damaged file" in str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize("kept", [0, 1, -1])
-def test_a_truncated_file_is_a_fault_with_both_sizes(kept: int, copy: Path) -> None:
-    file = _data_files(copy)[0]
-    content = file.read_bytes()
-    file.write_bytes(content[:kept])
-    assert presave.verify(copy) == [f"{file}: {len(content[:kept]):,} bytes; the manifest says {len(content):,}"]
-
-
 def test_all_faults_are_listed_missing_grown_and_extra(copy: Path) -> None:
     missing, grown, *_ = _data_files(copy)
     missing.unlink()

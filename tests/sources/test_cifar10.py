@@ -17,12 +17,11 @@ from tests.every_strategy import bits
 RANDOM = np.random.default_rng(0)
 
 
-def write_file(path: Path, labels: list[int]) -> np.ndarray:
-    """Random images with `labels`; returns them, uint8 of shape `(images, 3, 32, 32)`."""
-    planes = RANDOM.integers(0, 256, (len(labels), 3, 32, 32), dtype=np.uint8)
-    records = np.concatenate([np.array(labels, np.uint8)[:, None], planes.reshape(len(labels), -1)], axis=1)
+def write_file(path: Path, labels: list[int]) -> None:
+    """Write random images with `labels`."""
+    planes = RANDOM.integers(0, 256, (len(labels), 3 * 32 * 32), dtype=np.uint8)
+    records = np.concatenate([np.array(labels, np.uint8)[:, None], planes], axis=1)
     path.write_bytes(records.tobytes())
-    return planes
 
 
 @pytest.fixture

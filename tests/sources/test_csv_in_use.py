@@ -19,8 +19,6 @@ from tests.csv_files import table, write
 from tests.readers import assert_threads_and_a_fork_read, descriptors_below
 from tests.refusals import refusal
 
-TABLE = "width,height,kind\n1.5,2,cat\n-3e2,0.25,dog\n7,8,cat\n"
-
 
 def test_the_index_keeps_half_a_byte_a_record(tmp_path: Path) -> None:
     small, large = (len(pickle.dumps(etl.Csv(table(tmp_path, rows), label="label"))) for rows in (16, 16 + 16_000))
@@ -119,4 +117,5 @@ def test_the_command_stores_targets_and_chosen_columns(tmp_path: Path) -> None:
 def test_the_command_says_in_one_line_what_is_wrong(
     options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in refusal(capsys, "presave", str(write(tmp_path, TABLE)), str(tmp_path / "s"), *options)
+    path = write(tmp_path, "width,height,kind\n1.5,2,cat\n")
+    assert said in refusal(capsys, "presave", str(path), str(tmp_path / "s"), *options)

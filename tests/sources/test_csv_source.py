@@ -92,7 +92,6 @@ def test_given_classes_decide_the_numbers_and_turn_numbers_into_names(tmp_path: 
         ("0\n1\nx\n", {}, r"line 4, column 'y': label 'x' is no whole number, as the first one is; pass regression=Tr"),
         ("0\n1\n2.5\n", {}, r"line 4, column 'y': label '2.5' is no whole number, as the first one is"),
         ("2.5\n1\n", {}, r"line 2, column 'y': label '2.5' is no whole number; pass regression=True, or classes="),
-        ("a\n\nb\n", {}, r"line 3, column 'y': the label is missing"),
         ("1\n \nb\n", {}, r"line 3, column 'y': the label is missing"),
         ("1\n99999999999999999999\n", {}, r"line 3, column 'y': label '99999999999999999999' does not fit into int64"),
         ("a\nc\n", {"classes": ["a", "b"]}, r"line 3, column 'y': label 'c' is not one of the 2 classes"),

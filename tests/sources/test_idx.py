@@ -32,6 +32,9 @@ def test_records_are_the_images_and_labels_that_were_written(tmp_path: Path, end
         np.testing.assert_array_equal(record["features"], IMAGES[number])
         assert record["features"].dtype == np.uint8
         assert record["label"] == LABELS[number]
+    for wrong in (-1, 12):
+        with pytest.raises(IndexError, match=f"record {wrong} of .*, which holds 12"):
+            source[wrong]
 
 
 def test_gzip_is_known_by_its_content_and_not_by_its_name(tmp_path: Path) -> None:
@@ -150,7 +153,6 @@ def test_records_cannot_be_written_through(tmp_path: Path) -> None:
             write_pair(tmp_path, end=end)[0]["features"][...] = 0
 
 
-def test_a_folder_with_digits_is_opened_as_idx(digits: Path, photographs: Path) -> None:
+def test_a_folder_with_digits_is_opened_as_idx(digits: Path) -> None:
     assert isinstance(etl.open_source(digits), etl.Idx)
     assert len(etl.open_source(digits, "test")) < len(etl.open_source(digits, "train"))
-    assert isinstance(etl.open_source(photographs), etl.ImageFolder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,9 @@ def test_a_record_is_the_bytes_of_its_file(tmp_path: Path) -> None:
     features = etl.ImageFolder(tmp_path)[1]["features"]
     assert features.dtype == np.uint8
     assert features.tobytes() == b"b/2.png"
+    for wrong in (-1, 2):
+        with pytest.raises(IndexError, match=f"record {wrong} of .*, which holds 2"):
+            etl.ImageFolder(tmp_path)[wrong]
 
 
 def test_every_suffix_of_the_formats_that_are_decoded_is_found_in_any_case(tmp_path: Path) -> None:
@@ -54,18 +56,15 @@ def test_no_suffix_is_of_a_format_that_is_not_decoded() -> None:
     assert not {".eps", ".pdf", ".psd", ".ico", ".svg"} & set(pillow.suffixes())
 
 
-def save(root: Path, suffixes: Sequence[str], pixels: np.ndarray) -> None:
-    root.mkdir(parents=True)
-    for suffix in suffixes:
-        image = Image.fromarray(pixels)
-        (image.convert("L") if suffix == ".pgm" else image).save(root / f"image{suffix}", **_lossless(suffix))
-
-
 @pytest.mark.parametrize("decoder", ["pillow", "turbo"])
 def test_images_of_each_format_are_listed_and_decoded(decoder: str, tmp_path: Path) -> None:
     grey = np.repeat(np.arange(0, 240, 10, dtype=np.uint8).reshape(4, 6, 1), 3, 2)
     suffixes = (".bmp", ".gif", ".jfif", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-    save(tmp_path / "scans", suffixes, grey)
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    for suffix in suffixes:
+        image = Image.fromarray(grey)
+        (image.convert("L") if suffix == ".pgm" else image).save(folder / f"image{suffix}", **_lossless(suffix))
     source = etl.ImageFolder(tmp_path)
     assert source.files == [f"scans/image{suffix}" for suffix in suffixes]
     assert source.classes == ["scans"]

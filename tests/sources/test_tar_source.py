@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import tarfile
 from pathlib import Path
@@ -59,15 +58,12 @@ def test_the_key_is_the_part_before_the_first_dot_of_the_file_name(tmp_path: Pat
 
 def test_folders_and_hidden_files_belong_to_no_sample(tmp_path: Path) -> None:
     members = [("._1.jpg", b"macOS"), *PAIRS[:2], ("a/.x.jpg", b"hidden"), *PAIRS[2:]]
-    with tarfile.open(tmp_path / "s.tar", "w") as file:
+    path = write(tmp_path / "s.tar", members)
+    with tarfile.open(path, "a") as file:
         folder = tarfile.TarInfo("a")
         folder.type = tarfile.DIRTYPE
         file.addfile(folder)
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            file.addfile(info, io.BytesIO(content))
-    assert contents(etl.Tar(tmp_path / "s.tar")) == [(b"first", 3), (b"second one", 1)]
+    assert contents(etl.Tar(path)) == [(b"first", 3), (b"second one", 1)]
 
 
 def test_samples_without_labels_give_records_without(tmp_path: Path) -> None:

@@ -79,26 +79,6 @@ def test_cmyk_is_converted_and_its_ink_is_not_light() -> None:
     assert blue < 10
 
 
-# How a camera in this orientation stores the upright picture: the inverse of the transform in the EXIF standard.
-STORED = {
-    1: UPRIGHT,
-    2: UPRIGHT[:, ::-1],
-    3: UPRIGHT[::-1, ::-1],
-    4: UPRIGHT[::-1],
-    5: UPRIGHT.transpose(1, 0, 2),
-    6: np.rot90(UPRIGHT, 1),
-    7: UPRIGHT[::-1, ::-1].transpose(1, 0, 2),
-    8: np.rot90(UPRIGHT, -1),
-}
-
-
-@pytest.mark.parametrize("orientation", sorted(STORED))
-def test_every_exif_orientation_is_turned_upright(orientation: int) -> None:
-    exif = exif_of(orientation)
-    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation]))
-    np.testing.assert_array_equal(decode(encode(stored, exif=exif)), UPRIGHT)
-
-
 PAGES: dict[str, Any] = {"save_all": True}  # and another page, see `stored`
 TILED = {"tiffinfo": {ExifTags.Base.TileWidth: 16, ExifTags.Base.TileLength: 16}}
 EIGHT_BITS = ("L", "RGB", "CMYK")

@@ -103,12 +103,6 @@ def test_an_orientation_in_xmp_data_counts_as_for_pillow(exif: Any, calls: list[
     assert len(calls) == 1
 
 
-def test_padding_between_segments_hides_no_orientation() -> None:
-    encoded = encode(picture(), "JPEG", exif=orientation(6)).tobytes()
-    padded = np.frombuffer(encoded[:2] + b"\xff" + encoded[2:], np.uint8)
-    assert decode(padded, "turbo").shape == (131, 87, 3)
-
-
 @settings(deadline=None, max_examples=80)
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # about damaged EXIF data

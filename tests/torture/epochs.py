@@ -44,8 +44,7 @@ def make_iterators(folder: Path, names: tuple[str, ...]) -> dict[str, Any]:
     options: dict[str, Any] = {"batch_size": BATCH_SIZE, "shuffle": True}
     plain: dict[str, Any] = {"raw": etl.RawIterator(Pixels(), cast, **options)}
     for kind in presave.formats():
-        store = presave.write(folder / kind, etl.records(Pixels(), cast), format=kind)
-        store.close()
+        presave.write(folder / kind, etl.records(Pixels(), cast), format=kind).close()
         store = presave.open_store(folder / kind, trusted=True)
         plain[f"presaved {kind}"] = etl.PresavedIterator(store, etl.Pipeline([]), **options)
     made = dict(plain)

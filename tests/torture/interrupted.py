@@ -120,12 +120,8 @@ def leave_early(iterator: Any, batches: int) -> None:
             break
 
 
-def rewind(iterator: Any) -> None:
-    iterator.set_epoch(0)
-
-
 def first_epoch(iterator: Any) -> list[bytes]:
-    rewind(iterator)
+    iterator.set_epoch(0)
     return contents(iterator)
 
 

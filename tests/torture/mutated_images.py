@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from PIL import ExifTags, Image
 import etl
 from etl.images import pillow, turbo
 from etl.sources import RecordError
+from tests.image_files import encode, orientation
 from tests.torture.mutated_input import Input, writer
 
 MANY_PIXELS = 10_000_000
@@ -35,9 +35,7 @@ def _decoder(decode: Callable[[np.ndarray, tuple[int, int] | None], Any]) -> Cal
 
 
 def _encode(image: Image.Image, format: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return file.getvalue()
+    return encode(image, format, **options).tobytes()
 
 
 def _picture() -> Image.Image:
@@ -45,8 +43,7 @@ def _picture() -> Image.Image:
 
 
 def _exif() -> Image.Exif:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = 6
+    exif = orientation(6)
     exif[ExifTags.Base.Make] = "camera"
     exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.ExifVersion] = b"0230"
     return exif

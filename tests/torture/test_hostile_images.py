@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import struct
 import zlib
@@ -14,6 +13,7 @@ import pytest
 from PIL import Image
 
 import etl
+from tests.image_files import encode
 from tests.torture.conftest import Tally
 from tests.torture.hostile import attempt, bomb, refusal
 
@@ -22,9 +22,8 @@ DECODERS = ["pillow", "turbo"]
 
 
 def _encoded(format: str) -> bytearray:
-    file = io.BytesIO()
-    Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)).save(file, format)
-    return bytearray(file.getvalue())
+    image = Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))
+    return bytearray(encode(image, format).tobytes())
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:

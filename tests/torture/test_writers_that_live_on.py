@@ -17,7 +17,7 @@ from tests.torture.conftest import HowMany, Tally
 from tests.torture.failing_files import tree
 from tests.torture.slow_writer import COUNT, SECONDS_A_RECORD
 
-HERE = Path(__file__).parent
+WRITER = Path(__file__).with_name("slow_writer.py")
 LIMIT_SECONDS = 120
 # What a record takes and what follows it is over long before.
 WRITING_ON_SECONDS = 50 * SECONDS_A_RECORD
@@ -26,11 +26,7 @@ SHARDS = COUNT // 10
 
 def start(place: Path) -> subprocess.Popen[bytes]:
     # In a session of its own, so that the processes it leaves behind can be found and ended.
-    return subprocess.Popen(
-        [sys.executable, HERE / "slow_writer.py", place / "s"],
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))},
-    )
+    return subprocess.Popen([sys.executable, WRITER, place / "s"], start_new_session=True)
 
 
 def wait_for_shards(place: Path, count: int, process: subprocess.Popen[bytes]) -> None:

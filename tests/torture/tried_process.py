@@ -64,9 +64,9 @@ def write(folder: Path, format: str, jobs: int = 1) -> None:
     presave.write(folder / "s", records, format=format, shard_nbytes=SHARD_NBYTES, jobs=jobs).close()
 
 
-def convert(folder: Path, format: str, jobs: int = 1) -> None:
+def convert(folder: Path, format: str) -> None:
     """From a store that lies elsewhere."""
-    presave.convert(SOURCE, folder / "s", format=format, shard_nbytes=SHARD_NBYTES, jobs=jobs).close()
+    presave.convert(SOURCE, folder / "s", format=format, shard_nbytes=SHARD_NBYTES, jobs=1).close()
 
 
 def photographs(folder: Path) -> None:

@@ -33,7 +33,7 @@ from tests.programs import run_python
 from tests.training import rank_jobs
 from tests.training.null_listener import NullListener
 from tests.training.rank_jobs import Labelled, Noting, Numbered, make_model, raw, sgd
-from tests.training.torchrun import run_ranks
+from tests.training.torchrun import launched, run_ranks
 
 NOTHING = etl.Pipeline([])
 LIMIT_SECONDS = 120
@@ -394,14 +394,7 @@ def test_a_rank_that_begins_after_its_program_has_ended_ends_at_once(tmp_path: P
 def test_a_rank_does_not_look_long_for_an_agent_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:
         unused.bind(("localhost", 0))
-        environment = {
-            "RANK": "0",
-            "WORLD_SIZE": "2",
-            "MASTER_ADDR": "localhost",
-            "MASTER_PORT": unused.getsockname()[1],
-        }
-        for name, value in {**environment, "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
-            monkeypatch.setenv(name, str(value))
+        launched(monkeypatch, 0, 2, unused.getsockname()[1], TORCHELASTIC_USE_AGENT_STORE=True)
         monkeypatch.setattr("etl.training.ranks.AGENT_TIMEOUT", timedelta(seconds=1))
         with pytest.raises(torch.distributed.DistNetworkError):
             etl.fit(make_model(), raw(8), backend="cpu")
@@ -478,14 +471,7 @@ def test_more_ranks_than_devices_are_an_error(monkeypatch: pytest.MonkeyPatch) -
         fit_parallel(make_model, partial(raw, 8), workers=3, backend="cuda")
     with pytest.raises(ValueError, match="2 ranks cannot share the device of backend='cuda:1'"):
         fit_parallel(make_model, partial(raw, 8), workers=2, backend="cuda:1")
-    for name, value in {
-        "RANK": 3,
-        "WORLD_SIZE": 4,
-        "LOCAL_RANK": 3,
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": 1,
-    }.items():
-        monkeypatch.setenv(name, str(value))
+    launched(monkeypatch, 3, 4, LOCAL_RANK=3)
     with pytest.raises(RuntimeError, match="4 ranks on this machine need as many CUDA devices, but there are 2"):
         etl.fit(make_model(), raw(8), backend="cuda")
 

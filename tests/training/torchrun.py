@@ -6,9 +6,18 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.programs import output_of
 
 LIMIT_SECONDS = 240
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int, port: int = 1, **more: object) -> None:
+    """Let this process be a rank that a launcher has started, with `more` variables."""
+    address = {"RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    for name, value in {**address, **more}.items():
+        monkeypatch.setenv(name, str(value))
 
 
 def run_ranks(program: str, *arguments: str | Path, restarts: int = 0) -> None:

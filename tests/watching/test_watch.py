@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import etl
 from etl.training.listeners import Performance
+from tests.programs import output_of
 
 DATA = TensorDataset(torch.arange(40))
 
@@ -39,7 +40,7 @@ def test_lines_and_reports_are_those_of_the_listener() -> None:
         time.sleep(0.01)
     assert [each.iteration for each in reports] == [0, 2, 4]
     assert all(each.compute_seconds >= 0.01 for each in reports)
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert lines[1].startswith("ETL: ")
     assert "iteration 2; iteration time: " in lines[1]
     with pytest.raises(ValueError, match="frequency must be a whole number of at least 1, not 0"):
@@ -100,7 +101,32 @@ def test_any_iterable_can_be_watched_and_what_is_none_is_refused() -> None:
         pickle.dumps(etl.watch(DATA))
 
 
-def test_a_loop_over_what_nothing_else_refers_to_is_watched_until_it_ends() -> None:
+def test_a_loop_over_what_nothing_else_refers_to_is_watched_until_it_ends_and_then_diagnosed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     before = set(threading.enumerate())
     for _ in etl.watch(DataLoader(DATA, batch_size=1, num_workers=1)):
         assert "etl-watch" in {each.name for each in set(threading.enumerate()) - before}
+    said = capsys.readouterr().out
+    assert "the loop over DataLoader of TensorDataset" in said
+    assert "of the time (95% interval " in said
+
+
+def test_it_says_nothing_at_the_end_to_those_who_have_asked_and_of_what_never_ran() -> None:
+    lines: list[str] = []
+    watched = etl.watch(DATA, output=lines.append)
+    del watched
+    watched = etl.watch(DataLoader(DATA, batch_size=8), output=lines.append)
+    for _ in watched:
+        pass
+    watched.summary()
+    del watched
+    gc.collect()
+    assert not lines
+
+
+def test_a_program_that_ends_says_what_its_loop_waits_for() -> None:
+    program = "import etl\nloader = etl.watch([[1]] * 50)\nfor _ in loader: pass\nprint('ends')"
+    first, second, *_ = output_of("-c", program).splitlines()
+    assert first == "ends"
+    assert "the loop over list" in second

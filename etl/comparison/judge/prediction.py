@@ -20,14 +20,9 @@ def slowdowns(settings: Settings, profile: PipelineProfile, threads: CpuSplit) -
 
 
 def wall_seconds(batches: float, load: float, compute: float, factors: Slowdowns | None) -> float:
-    """Return the seconds of an epoch.
+    """Return the seconds of an epoch, from those per batch of loading alone and of compute alone.
 
-    Parameters
-    ----------
-    load, compute : float
-        Seconds per batch of loading alone and of compute alone.
-    factors : (float, float) or None
-        Slowdown of loading, and of compute; None if they alternate.
+    The factors are None if loading and compute alternate.
     """
     if factors is None:
         return batches * (load + compute)
@@ -36,13 +31,7 @@ def wall_seconds(batches: float, load: float, compute: float, factors: Slowdowns
 
 
 def overlapped_seconds(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:
-    """Return the seconds per batch if the next batch is loaded while this one is computed on.
-
-    Parameters
-    ----------
-    load, compute : float
-        Seconds per batch of each alone.
-    """
+    """Return the seconds per batch, from those of each alone, if the next is loaded while this one is computed on."""
     slow_load, slow_compute = load * loading_slowdown, compute * compute_slowdown
     if slow_load >= slow_compute:
         # During compute, loading progresses by slow_compute / loading_slowdown.

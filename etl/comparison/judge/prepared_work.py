@@ -16,8 +16,6 @@ class PreparedWork:
 
     Attributes
     ----------
-    settings : Settings
-        The settings.
     cpus : int
         CPUs of each rank, for loading and compute together.
     source_records, records : int
@@ -28,8 +26,6 @@ class PreparedWork:
         Candidates that are compared, in the requested order, and those that show where to presave.
     names : dict of Candidate to str
         Names in reports.
-    threads : dict of Candidate to CpuSplit
-        CPU splits.
     tried : dict of Candidate to TriedLoader
         First tries of user loaders, by origin.
     part_batches : dict of Candidate to int or None

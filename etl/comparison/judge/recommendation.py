@@ -39,7 +39,7 @@ def recommend(report: ReportData, ratios: Mapping[tuple[str, str], Interval], so
             _bound(fastest, report),
         ]
     spread = slowest.parts.wall_seconds / fastest.parts.wall_seconds - 1
-    simplest = min(valid, key=lambda each: _simplicity(each))
+    simplest = min(valid, key=_simplicity)
     if spread <= NEGLIGIBLE:
         kind = "Compute-bound" if fastest.parts.stall_seconds <= NEGLIGIBLE * fastest.parts.wall_seconds else "No gain"
         return [

@@ -42,8 +42,6 @@ class Measurements:
 
     Attributes
     ----------
-    work : PreparedWork
-        The work that was measured.
     started_at : str
         Start of the comparison, in ISO format.
     seconds : float
@@ -52,8 +50,6 @@ class Measurements:
         CPUs that every process was bound to.
     memory_nbytes : int
         Memory limit of a strategy.
-    profile : PipelineProfile
-        Profile of the raw pipeline.
     trials : dict
         Seconds per batch with each CPU split, by candidate.
     writing : dict
@@ -143,11 +139,10 @@ class Measurements:
             same = self._compare_part(candidate, expected.content, name)
         else:
             same = compare_epochs(epoch.content, expected.content, name, self._source_order())
+        shuffled = None
         if same.displacement is not None:
-            samples, batch_size = epoch.content.samples, self.work.settings.batch_size
-            shuffled = is_shuffled(same.displacement, batch_size, samples)
-            return replace(same, is_shuffled=epoch.reshuffles if shuffled is None else shuffled)
-        return replace(same, is_shuffled=epoch.reshuffles)
+            shuffled = is_shuffled(same.displacement, self.work.settings.batch_size, epoch.content.samples)
+        return replace(same, is_shuffled=epoch.reshuffles if shuffled is None else shuffled)
 
     def _compare_part(self, candidate: Candidate, expected: EpochContent, name: str) -> Sameness:
         """Compare a user's loader that cannot be given fewer records: only the amount, since they are others."""
@@ -179,16 +174,9 @@ class Measurements:
 
 @dataclass(frozen=True)
 class EpochScale:
-    """The scale from an epoch of the measured records to an epoch of the whole source.
+    """The scale from an epoch of the `measured` records to one of the whole source, which has so many `records`.
 
-    Attributes
-    ----------
-    records : int
-        Records of the source.
-    measured : int
-        Records that were measured.
-    batch_size : int
-        Records per batch, of all ranks together.
+    The batch size is that of all ranks together.
     """
 
     records: int
@@ -203,12 +191,7 @@ class EpochScale:
     def epoch_seconds(self, split: Split, samples: int | None = None, start_up: int = 1) -> float:
         """Return the seconds of an epoch of the whole source; the start-up counts once, the other batches are scaled.
 
-        Parameters
-        ----------
-        split : Split
-            Seconds of a measured epoch.
-        samples : int, optional
-            Its records; by default those that were selected.
+        The measured epoch of `split` had so many `samples`, by default those that were selected.
         """
         return split.scaled((samples or self.measured) / self._records_a_batch, self.batches, start_up)
 

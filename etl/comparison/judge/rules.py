@@ -38,26 +38,16 @@ CPU_TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements of one candidate that the rules look at.
+    """Measurements of one candidate that the rules look at: its untimed epoch, and its timed epochs, by round.
 
     Attributes
     ----------
-    is_presaved : bool
-        True if it reads a store.
-    is_foreign : bool
-        True if a user's function loads.
     shares_python : bool
         True if it ran in the Python of the comparison.
     sameness : Sameness
         How far its records are those of the reference.
     threads : CpuSplit
         The threads that it was given.
-    check : CheckedEpoch
-        Its untimed epoch.
-    samples : dict
-        Its timed epochs, by round.
-    parts : Parts
-        The parts of its wall time.
     writing : WrittenStore or None
         The cost of its store; None if it reads none.
     """
@@ -79,8 +69,6 @@ class FairnessConditions:
 
     Attributes
     ----------
-    settings : Settings
-        What was asked for.
     affinity : sequence of int
         CPUs that every process was bound to.
     memory_nbytes : int
@@ -281,17 +269,14 @@ def _has_other_threads(evidence: Evidence, sample: Sample, conditions: FairnessC
 
 
 def _cache(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
-    wanted = "in" if conditions.settings.cache == "warm" else "out of"
+    wanted, how = "in", "sample its files were read"
+    if conditions.settings.cache == "cold":
+        wanted, how = "out of", "epoch its files were dropped with posix_fadvise"
     broken = {}
     for name, each in evidence.items():
         misplaced = misplaced_pages(each.samples)
         if misplaced:
             broken[name] = f"{misplaced:,} pages of its files were not {wanted} the page cache"
-    how = (
-        "sample its files were read"
-        if conditions.settings.cache == "warm"
-        else "epoch its files were dropped with posix_fadvise"
-    )
     seen = f"{conditions.settings.cache}: before each {how}, and every page was checked with mincore"
     unreported = max(sample.unreported_files for each in evidence.values() for sample in each.samples.values())
     if unreported:
@@ -327,7 +312,7 @@ def _noise(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> 
         f"each strategy was measured in at least {fewest} of them, always in a fresh process"
     )
     if conditions.retaken:
-        seen += f"; disturbed samples that were taken again: {conditions.retaken}"
+        seen += f"; samples that were taken again: {conditions.retaken}"
     if _throttled(evidence) > THROTTLED_LIMIT:
         share = f"{_throttled(evidence):.0%} of its periods"
         return f"{seen}; a CPU quota was used up in {share} (cpu.stat), so no difference is claimed", {}

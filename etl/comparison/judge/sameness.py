@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from etl.comparison.request.epoch_content import EpochContent, Signatures
 from etl.measuring.arrays import ArraySpec
-from etl.measuring.values import JsonValues
 
 Level = Literal["identical", "same records", "close", "same amount"]
 
@@ -54,7 +53,7 @@ PRINCIPAL_AXES = 12
 
 
 @dataclass(frozen=True)
-class Sameness(JsonValues):
+class Sameness:
     """The level at which an epoch is the same work as another, and what was measured to tell.
 
     Attributes
@@ -105,11 +104,7 @@ def compare_epochs(
 ) -> Sameness:
     """Return the highest level at which `epoch` is the same work as `reference`.
 
-    Parameters
-    ----------
-    source_order : sequence of str, optional
-        Digests of the reference's records in the order of the source, if that is known. Without it there is no
-        displacement.
+    Without the digests of the reference's records in the order of the source, there is no displacement.
     """
     if epoch.samples != reference.samples:
         return Sameness(None, f"it yields {epoch.samples:,} records and {name_of_reference} {reference.samples:,}")

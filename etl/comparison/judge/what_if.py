@@ -126,14 +126,7 @@ class LoadingCosts:
 class PredictedEpoch:
     """An epoch as the model has it, with the fastest of the CPU splits that a comparison would try.
 
-    Attributes
-    ----------
-    wall_seconds : float
-        Seconds of the epoch.
-    stall_seconds : float
-        Time in which nothing is computed because the next batch is not ready.
-    accelerator_utilisation : float
-        Compute alone divided by the wall time.
+    In the stall nothing is computed because the next batch is not ready. Utilisation is compute alone over wall.
     """
 
     wall_seconds: float

@@ -60,8 +60,6 @@ class PipelineProfile(JsonValues):
         Memory bandwidth of one copying thread.
     device : str
         Device of compute; "none" if compute is simulated.
-    model : str
-        Built-in model for records of this shape.
     on_one_cpu : SplitProfile or None
         Loading and compute at the same time on one CPU; None if no scenario has one.
     """
@@ -71,7 +69,6 @@ class PipelineProfile(JsonValues):
     splits: list[SplitProfile]
     copy_bytes_per_second: float
     device: str
-    model: str
     on_one_cpu: SplitProfile | None = None
 
     def split(self, threads: CpuSplit) -> SplitProfile | None:
@@ -84,18 +81,9 @@ class PipelineProfile(JsonValues):
 
 @dataclass(frozen=True)
 class WrittenStore(JsonValues):
-    """Cost of a store, or of what a user's loader prepares.
+    """Cost of a store, or of what a user's loader prepares: the time to write it, and the bytes of its files.
 
-    Attributes
-    ----------
-    seconds : float
-        Time to write it.
-    nbytes : int
-        Bytes of its files.
-    records : int
-        Records in it.
-    requested : list of str
-        Of "path" and "source", what the loader's `prepare` asked for.
+    In `requested` is, of "path" and "source", what the loader's `prepare` asked for.
     """
 
     seconds: float
@@ -194,14 +182,9 @@ class TriedLoader(JsonValues):
 
 @dataclass(frozen=True)
 class FirstTry(JsonValues):
-    """Result of the first process of a user's loader: one of the two, since `prepare` has a process of its own.
+    """Result of the first process of a user's loader: the cost of what it prepared or, if that is nothing, its try.
 
-    Attributes
-    ----------
-    prepared : WrittenStore or None
-        Cost of what it prepared; None if there is nothing to prepare.
-    tried : TriedLoader or None
-        Its first try; None if it had to prepare its files first.
+    It is one of the two, since `prepare` has a process of its own.
     """
 
     prepared: WrittenStore | None

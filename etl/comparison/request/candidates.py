@@ -78,13 +78,7 @@ class Candidate(JsonValues):
 
     @property
     def store(self) -> StoreKind:
-        """The store that it reads.
-
-        Raises
-        ------
-        ValueError
-            If it reads none.
-        """
+        """The store that it reads; raise `ValueError` if it reads none."""
         if self.format is None or self.stage is None:
             raise ValueError(f"{self.strategy} reads no store")
         return StoreKind(self.format, self.stage, self.setting("compression"), self.setting("decoder"))
@@ -118,18 +112,9 @@ class Candidate(JsonValues):
 
 @dataclass(frozen=True)
 class StoreKind(JsonValues):
-    """The content and format of a store of the comparison.
+    """The content and format of a store of the comparison: of records as they are after `stage`.
 
-    Attributes
-    ----------
-    format : str
-        Format of its files.
-    stage : str
-        Last stage before it was written.
-    compression : str or None
-        Compression, which only some formats have.
-    decoder : str or None
-        Decoder of the images in it; None for that of the comparison.
+    Only some formats have a compression. The decoder is None for that of the comparison.
     """
 
     format: str
@@ -145,14 +130,9 @@ class StoreKind(JsonValues):
 
 @dataclass(frozen=True)
 class CpuSplit(JsonValues):
-    """A CPU split: the threads of a candidate.
+    """A CPU split: the threads of compute, and the threads or worker processes that load during compute.
 
-    Attributes
-    ----------
-    compute : int
-        Threads of compute.
-    loading : int
-        Threads or worker processes that load during compute; 0 if the training loop itself loads.
+    There are 0 of the latter if the training loop itself loads.
     """
 
     compute: int

@@ -36,7 +36,7 @@ class MeasuringRequest(JsonValues):
         Its loader, if it is a user's.
     compute_threads : int or None
         Compute threads instead of those of the split: sums depend on them, so all checked epochs have equally many.
-    recipe : Recipe or None
+    recipe : Recipe
         What is measured ("measure", "tune").
     seconds : float
         Time to load for ("first_try", "try").

@@ -65,10 +65,7 @@ class WhatIf:
     def check(self, is_cold: bool) -> None:
         """Raise `ValueError` if the scenario says too little, or nothing, about the storage.
 
-        Parameters
-        ----------
-        is_cold : bool
-            True if the files are read from the disk in the comparison.
+        The comparison reads files from the disk if it `is_cold`.
         """
         cached = (0.0 if is_cold else 1.0) if self.cached_share is None else self.cached_share
         if cached == 1.0 and self.disk_nbytes_per_second is not None:

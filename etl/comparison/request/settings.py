@@ -167,11 +167,14 @@ class Settings(Conditions):
         for option, limit in (("--memory", self.memory_nbytes), ("--max-disk", self.max_disk_nbytes)):
             if limit is not None:
                 whole_number(option, limit, least=1)
-        for option, seconds in (("--tune-budget", self.tune_seconds), ("--max-prepare", self.max_prepare_seconds)):
+        times = {
+            "--budget": self.budget_seconds,
+            "--tune-budget, or --budget of etl tune,": self.tune_seconds,
+            "--max-prepare": self.max_prepare_seconds,
+        }
+        for option, seconds in times.items():
             if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
                 raise ValueError(f"{option} must be a time above 0, such as 60s, not {seconds}")
-        if not (self.budget_seconds > 0 and math.isfinite(self.budget_seconds)):
-            raise ValueError(f"--budget must be a time above 0, such as 60s, not {self.budget_seconds}")
         if self.step is not None and (self.model is not None or self.compute != TRAINING):
             raise ValueError(
                 "--step replaces the model and its compute, so --model and --compute have no effect with it"

@@ -13,14 +13,9 @@ from presave.thread_safety import is_thread_safe
 
 
 class Subset:
-    """Random records of a source, in the order of the source.
+    """Random records of a source, in the order of the source: `count`, or all if the source has no more.
 
     It has the attributes `classes`, `ragged`, `lengths` and `describe` if the source has them.
-
-    Parameters
-    ----------
-    count : int
-        Records to choose; all if the source has no more.
     """
 
     def __init__(self, source: Any, count: int, seed: int) -> None:
@@ -72,13 +67,7 @@ def _one_of_each_first(order: NDArray[np.int64], labels: np.ndarray) -> NDArray[
 
 
 class _Chosen:
-    """Some records of a user's data set, with whatever else it has.
-
-    Parameters
-    ----------
-    indices : int64 array
-        Its records.
-    """
+    """Some records of a user's data set, with whatever else it has."""
 
     def __init__(self, dataset: Any, indices: NDArray[np.int64]) -> None:
         self._dataset = dataset
@@ -88,7 +77,6 @@ class _Chosen:
         return len(self._indices)
 
     def __getitem__(self, index: int) -> Any:
-        """Return item `index`."""
         return self._dataset[int(self._indices[index])]
 
     def __getattr__(self, name: str) -> Any:
@@ -102,13 +90,7 @@ class _Chosen:
 
 
 class UserLoaderSource:
-    """A path whose records only user loaders can read.
-
-    Attributes
-    ----------
-    count : int
-        Records; 0 until a loader has been tried.
-    """
+    """A path whose records only user loaders can read. Their `count` is 0 until a loader has been tried."""
 
     is_readable = False
 

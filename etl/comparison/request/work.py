@@ -29,7 +29,7 @@ from etl.sources.named import is_source_name
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.presets import default_split, open_pipeline
 from etl.strategies.task import Task
-from presave.thread_safety import is_thread_safe, unopened
+from presave.thread_safety import unopened
 
 
 class Work:
@@ -63,7 +63,6 @@ class Work:
         source = self._open_source()
         self._pipelines: dict[str, Pipeline] = {}
         self.source = source
-        self.is_thread_safe = is_thread_safe(source)
         self.pipeline = self.decoded_by(settings.decoder)
         self.records = Subset(source, len(source), settings.seed)
         self.stages = (READ, *self.pipeline.names)
@@ -126,7 +125,6 @@ class Work:
         return self.pipeline if own is None else self.decoded_by(own)
 
     def store_path(self, store: StoreKind) -> Path:
-        """Return the path of a store."""
         return self.folder / store.name
 
     def open(self, candidate: Candidate) -> presave.Store:
@@ -138,10 +136,7 @@ class Work:
     ) -> BatchIterator:
         """Return the iterator that `candidate` trains from. All candidates shuffle with the same seed.
 
-        Parameters
-        ----------
-        watch : callable, optional
-            Returns a loader that replaces the one of the iterator, for example one that traces it.
+        If given, `watch` returns a loader that replaces the one of the iterator, for example one that traces it.
         """
         iterator: RawIterator | PresavedIterator
         if candidate.is_presaved:
@@ -166,19 +161,15 @@ class Work:
 
     @property
     def _order(self) -> dict[str, Any]:
+        # A user's step gets the items of its own data set as they are.
+        keeps_dtype = self.settings.step is not None and isinstance(self.source, MapDataset)
         return {
             "batch_size": self.settings.batch_size,
             "shuffle": True,
             "seed": self.settings.seed,
-            "dtype": self._dtype,
+            "dtype": None if keeps_dtype else self.settings.dtype,
             "padding": self.padding,
         }
-
-    @property
-    def _dtype(self) -> str | None:
-        """Dtype of floating features; None if a user's step gets the items of its own data set as they are."""
-        keeps = self.settings.step is not None and isinstance(self.source, MapDataset)
-        return None if keeps else self.settings.dtype
 
     def collated(self, iterator: BatchIterator) -> Iterable[Any]:
         """Return `iterator` with its batches as `collate` returns them."""
@@ -245,23 +236,14 @@ class CollatedBatches:
         self._iterator = iterator
         self._collated = collated
 
-    def __len__(self) -> int:
-        return len(self._iterator)
-
     def __iter__(self) -> Iterator[Any]:
         return map(self._collated, iter(self._iterator))
-
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch that comes next."""
-        return self._iterator.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Begin with `epoch` when iterated next."""
         self._iterator.set_epoch(epoch)
 
     def close(self) -> None:
-        """Close the iterator."""
         self._iterator.close()
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from etl.arguments import parse_names
 from etl.comparison.request.settings import Settings
 from etl.functions import name_of_function, pickle_function
 from etl.strategies import default_names
@@ -85,7 +86,9 @@ class _Carried:
         return self.value(given), str(name)
 
     def strategies(self, given: Sequence[Given] | Mapping[str, Given]) -> tuple[str, ...]:
-        """Return strategies as the command line has them."""
+        """Return strategies as the command line has them; a text is split as there."""
+        if isinstance(given, str):
+            return parse_names(given)
         if isinstance(given, Mapping):
             return tuple(f"{label}={self.function(each)}" for label, each in given.items())
         return tuple(each if isinstance(each, str) else f"{_label(each)}={self.function(each)}" for each in given)

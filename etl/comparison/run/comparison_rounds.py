@@ -110,12 +110,8 @@ class ComparisonRounds:
         """Take the rounds.
 
         An interruption, or a server that cannot be started, ends them early. Before the first complete round it is
-        raised instead.
-
-        Parameters
-        ----------
-        choose : callable
-            Called with the seconds of a round without loading alone; returns how many rounds there are to be.
+        raised instead. `choose` is called with the seconds of a round without loading alone, and returns how many
+        rounds there are to be.
         """
         try:
             started = time.monotonic()

@@ -229,23 +229,12 @@ class MeasuringProcesses:
         join = partial(join_samples, are_together=steps_wait)
         return self._ask_ranks(AuditedSample, "measure", candidate, join, recipe=recipe)
 
-    def tune(self, candidate: Candidate, batches: int, limit_seconds: float | None = None) -> TuningSample:
-        """Return one sample of training on some batches of an epoch.
-
-        Parameters
-        ----------
-        candidate : Candidate
-            The way to load.
-        batches : int
-            Batches; all of the epoch if it has fewer.
-        limit_seconds : float, optional
-            Time after which it is given up.
-        """
-        recipe = self._tuning_recipe(candidate, batches)
-        return self._ask(TuningSample, "tune", candidate, limit_seconds, recipe=recipe)
+    def tune(self, candidate: Candidate, batches: int) -> TuningSample:
+        """Return one sample of training on so many batches of an epoch, or on all if it has fewer."""
+        return self._ask(TuningSample, "tune", candidate, recipe=self._tuning_recipe(candidate, batches))
 
     def tune_in_turns(
-        self, turns: Sequence[tuple[Candidate, int]], batches: int, limit_seconds: float | None = None
+        self, turns: Sequence[tuple[Candidate, int]], batches: int, limit_seconds: float | None
     ) -> Generator[TuningSample, None, None]:
         """Yield one sample for each turn, in their order, all from one process.
 
@@ -257,8 +246,10 @@ class MeasuringProcesses:
         ----------
         turns : sequence of (Candidate, int)
             What takes each turn, and the epochs that are timed.
-        batches, limit_seconds
+        batches : int
             As for `tune`.
+        limit_seconds : float or None
+            Time after which a sample is given up; None for that of the kind of loader.
         """
         rank, first = self._rank(0), turns[0][0]
         recipes = [replace(self._tuning_recipe(each, batches), epochs=epochs) for each, epochs in turns]
@@ -298,24 +289,16 @@ class MeasuringProcesses:
         for each in (self._servers, *self._ready, *self._alone.values()):
             each.close()
 
-    def _ask(
-        self,
-        kind: type[Result],
-        action: Action,
-        candidate: Candidate | None = None,
-        limit_seconds: float | None = None,
-        **asked: Any,
-    ) -> Result:
+    def _ask(self, kind: type[Result], action: Action, candidate: Candidate | None = None, **asked: Any) -> Result:
         """Return the answer of the first rank alone, which prepares files on the CPUs of all.
 
-        It may take `limit_seconds`, by default those for the kind of loader. The request has the fields `asked`, too.
+        The request has the fields `asked`, too.
         """
-        rank = self._rank(0)
+        rank, name = self._rank(0), self._name(action, candidate)
         affinity = self._affinity if action in ("write", "first_try") else rank.cpus
         request = self._request(action, candidate, affinity, rank, asked)
         with self._errors_of(candidate):
-            seconds = self._seconds(candidate) if limit_seconds is None else limit_seconds
-            return kind.from_json(self._servers_of(candidate).sample(self._name(action, candidate), request, seconds))
+            return kind.from_json(self._servers_of(candidate).sample(name, request, self._seconds(candidate)))
 
     def _ask_ranks(
         self,
@@ -399,7 +382,8 @@ class MeasuringProcesses:
     @property
     def _user_loader_seconds(self) -> float:
         """Seconds that an answer of a user's loader may take."""
-        return max(MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS * self._workload.settings.budget_seconds)
+        settings = self._workload.settings
+        return max(MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS * max(settings.budget_seconds, settings.tune_seconds or 0.0))
 
     def _own_server(self, candidate: Candidate) -> Fleet:
         return Fleet(lambda rank: self._start_alone(candidate, rank), self._ranks)

@@ -137,6 +137,11 @@ class _Comparison:
         preparation = self._preparation
         preparation.prepare()
         preparation.write_stores((*self._candidates, *self._loading_only))
+        # A second look, at more records, replaces all that the first one found.
+        self._checks.clear()
+        for each in preparation.untried:
+            del preparation.failed[each]
+        preparation.untried.clear()
         self._check(processes)
         compared = [each for each in self._candidates if each in self._checks]
         pilots = {each: self._choose_split(processes, each) for each in self._with_splits() if each in compared}

@@ -98,7 +98,7 @@ class Preparation:
     def take_profile(self) -> PipelineProfile:
         """Profile the raw pipeline if predictions or stages need it; if only user loaders are compared, they cannot."""
         if not self.own or not (self._settings.what_if or self._settings.stages):
-            return PipelineProfile([], {}, [], 0.0, "none", self._settings.model or "")
+            return PipelineProfile([], {}, [], 0.0, "none")
         self._progress("profile", 0, 1)
         return self._processes.profile()
 
@@ -126,7 +126,6 @@ class Preparation:
             if prepared is not None:
                 asked |= set(prepared.requested)
                 records = len(workload.records if workload.gets_selected(candidate) else workload.source)
-                workload.prepare_seconds_per_record[origin] = prepared.seconds / max(1, records)
                 self.prepared[origin] = replace(prepared, records=records)
             if isinstance(workload.source, UserLoaderSource):
                 self._count_records(candidate, workload.source)

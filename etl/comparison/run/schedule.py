@@ -160,13 +160,7 @@ def choose_rounds(workload: Workload, seconds_of_round: float, seconds_left: flo
 
 
 def describe_schedule(workload: Workload, rounds: int, is_over: bool) -> str:
-    """Say what gave way to the time budget; return nothing if nothing did.
-
-    Parameters
-    ----------
-    is_over : bool
-        True if the comparison took longer than its budget nevertheless.
-    """
+    """Say what gave way to the time budget, time itself if the comparison `is_over`; return nothing if nothing did."""
     gave_way = []
     if has_choice(workload) and len(workload.records) < available_records(workload):
         gave_way.append(f"{len(workload.records):,} records instead of {available_records(workload):,}")

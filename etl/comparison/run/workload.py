@@ -32,8 +32,6 @@ class Workload(Work):
         True if compute is known to run on a device other than the CPU.
     tried : dict
         First tries of user loaders, by origin.
-    prepare_seconds_per_record : dict
-        What their `prepare` took, by origin.
     requested : dict
         Of "path" and "source", what they asked for, by origin.
     """
@@ -44,7 +42,6 @@ class Workload(Work):
         self.chosen: dict[Candidate, CpuSplit] = {}
         self.is_on_device = False
         self.tried: dict[Candidate, TriedLoader] = {}
-        self.prepare_seconds_per_record: dict[Candidate, float] = {}
         self.requested: dict[Candidate, set[str]] = {}
 
     def prepared(self) -> PreparedWork:
@@ -150,7 +147,7 @@ class Workload(Work):
     def has_one_reader(self, candidate: Candidate) -> bool:
         """Return True if threads of `candidate` would read a source that only one thread may read at a time."""
         reads_source = not (candidate.is_presaved or candidate.is_foreign or candidate.worker_processes)
-        return reads_source and not self.is_thread_safe
+        return reads_source and not self.records.thread_safe
 
     def user_loader(self, candidate: Candidate) -> UserLoader:
         """Return the user's loader that `candidate` names, with the selected records as its task."""

@@ -17,19 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChartBar:
-    """A part of a bar.
-
-    Attributes
-    ----------
-    kind : str
-        CSS class of its colour.
-    name : str
-        Name of the part.
-    width : float
-        Width in percent.
-    text : str
-        Its quantity.
-    """
+    """A part of a bar: its width in percent, its quantity as text, and as `kind` the CSS class of its colour."""
 
     kind: str
     name: str
@@ -51,16 +39,7 @@ class Dot:
 class ChartRow:
     """A row of a chart: bars from left to right, or a dot.
 
-    Attributes
-    ----------
-    name : str
-        Name of the row.
-    summary : str
-        The row in short.
-    spoken : str
-        The row as a screen reader says it.
-    warning : str
-        Reason why the row does not count; otherwise empty.
+    A screen reader says what is `spoken`. The `warning` is the reason why the row does not count; otherwise empty.
     """
 
     name: str
@@ -73,15 +52,7 @@ class ChartRow:
 
 @dataclass(frozen=True)
 class Chart:
-    """Rows from top to bottom, and the marks of their common axis.
-
-    Attributes
-    ----------
-    marks : list of (float, str)
-        Place and text of each.
-    one : float or None
-        Place of the ratio 1.
-    """
+    """Rows from top to bottom, the place and text of each mark of their common axis, and the place of the ratio 1."""
 
     rows: list[ChartRow]
     marks: list[tuple[float, str]] = field(default_factory=list)

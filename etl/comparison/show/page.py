@@ -119,18 +119,9 @@ def _plain(value: Any) -> str:
 
 @dataclass(frozen=True)
 class MetricRow:
-    """One metric of all strategies.
+    """One metric of all strategies, with a cell for each.
 
-    Attributes
-    ----------
-    name : str
-        Name of the metric.
-    unit : str
-        Unit of the cells; empty if the cells include it or there is none.
-    meaning : str
-        Explanation, which may be empty.
-    cells : list of str
-        One value per strategy.
+    The unit is empty if there is none or the cells include it, and the meaning if the name says enough.
     """
 
     name: str

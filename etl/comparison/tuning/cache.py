@@ -12,7 +12,6 @@ from platformdirs import user_cache_path
 
 from etl.comparison.judge.make_report import describe_machine, describe_versions
 from etl.comparison.request.candidates import Candidate
-from etl.comparison.request.work import source_files
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.tuning_results import TunedStrategy
 from etl.functions import find_function, is_carried, is_function_name
@@ -39,6 +38,7 @@ WITHOUT_EFFECT = (
     "retune",
     "what_if",
     "check_epoch",
+    "stages",
 )
 # Files whose size and time of change identify a source: so many at most, evenly chosen.
 STAT_FILES = 1_000
@@ -123,6 +123,6 @@ def _code(name: str) -> str | None:
 
 
 def _files(workload: Workload) -> list[tuple[str, str]]:
-    files = source_files(workload.settings.source, workload.records)
+    files = workload.source_files()
     chosen = files[:: max(1, -(-len(files) // STAT_FILES))]
     return [(str(each), stamp(each.stat())) for each in chosen]

@@ -130,13 +130,7 @@ class Search:
         self.was_interrupted = False
 
     def measure_given(self) -> int:
-        """Measure the given configuration, and return how many configurations the first round has time for.
-
-        Raises
-        ------
-        MeasurementError
-            If it cannot be measured.
-        """
+        """Measure the given configuration, and return how many configurations the first round has time for."""
         started = self._now()
         self._progress("tune", 0, None)
         self._given.samples += self._take_samples([self._given])
@@ -165,11 +159,8 @@ class Search:
     def confirm(self, finalists: Iterable[Arm]) -> list[Arm]:
         """Race the given configuration and the finalists, the best of which come first, until the deadline.
 
-        Those for which there is no time to become certain leave first.
-
-        Returns
-        -------
-        Those that are left, without the given one. After an interruption, they have the rounds that are complete.
+        Those for which there is no time to become certain leave first. Return those that are left, without the given
+        one. After an interruption, they have the rounds that are complete.
         """
         found: list[Arm] = []
         for each in finalists:

@@ -39,15 +39,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Dimension:
-    """Settings that are varied together.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Names of the settings, such as "compute_threads" and "loading_threads".
-    values : tuple of tuple
-        Their values, the given ones first.
-    """
+    """Settings that are varied together, such as compute_threads and loading_threads; the given values are first."""
 
     names: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]

@@ -399,7 +399,7 @@ class _OneStrategy:
         if (epoch := self._check(arm)) is None:
             arm.dropped = "its epoch could not be checked"
             return False
-        same = compare_epochs(epoch.content, expected.content, "the given configuration", None)
+        same = compare_epochs(epoch.content, expected.content, "the given configuration")
         if same.level not in ((*SAME, "same amount") if is_random else SAME):
             arm.dropped = f"it loads other records: {same.reason}"
         return not arm.dropped

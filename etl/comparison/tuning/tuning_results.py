@@ -268,17 +268,10 @@ class Tuning(JsonValues):
 
 
 @dataclass(frozen=True)
-class Limits(JsonValues):
-    """Limits on what a configuration may cost, for the whole source; None for no limit.
+class Limits:
+    """Limits on the peak memory of a configuration, the size of its files, and the time to prepare them; see `Costs`.
 
-    Attributes
-    ----------
-    memory_nbytes : int or None
-        Peak memory.
-    disk_nbytes : int or None
-        Bytes of a store, or of what a user's loader prepares.
-    prepare_seconds : float or None
-        Time to write it.
+    They hold for the whole source; None for no limit.
     """
 
     memory_nbytes: int | None = None

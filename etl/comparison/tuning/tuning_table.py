@@ -41,14 +41,14 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
     console.print(f"{measured} of {tuning.source}, in {tuning.seconds:.0f} s", style="dim", highlight=False)
 
 
-def shown_configurations(strategy: TunedStrategy, limit: int = MAX_ROWS) -> list[int]:
+def shown_configurations(strategy: TunedStrategy) -> list[int]:
     """Return the indices of the configurations to show, the fastest first.
 
-    They are the given one, the chosen one, and those on the front; then the next fastest, until there are `limit`.
+    They are the given one, the chosen one, and those on the front; then the next fastest, until there are `MAX_ROWS`.
     """
     order = sorted(range(len(strategy.configurations)), key=lambda index: _rank(strategy, index))
     needed = sum(_rank(strategy, index) < _OTHERS for index in order)
-    return sorted(order[: max(limit, needed)])
+    return sorted(order[: max(MAX_ROWS, needed)])
 
 
 _OTHERS = 2

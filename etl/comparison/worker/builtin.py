@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,12 +35,8 @@ def loading_of(
     meeting: Meeting | None = None,
 ) -> MeasuredLoader:
     """Return how `candidate` loads."""
-
-    def make() -> Iterable[Any]:
-        return work.collated(work.iterator(candidate, threads, watch))
-
     return MeasuredLoader(
-        make=make,
+        make=lambda: work.collated(work.iterator(candidate, threads, watch)),
         make_compute=functools.partial(make_compute, work),
         files=work.files(candidate),
         is_cold=work.settings.cache == "cold",

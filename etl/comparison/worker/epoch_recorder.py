@@ -30,7 +30,6 @@ class EpochRecorder:
         self._labels: list[np.ndarray | None] = []
 
     def add(self, batch: Any) -> None:
-        """Add the next batch."""
         self.digests.append(digest_of(batch))
         self._batch_sizes.append(record_count(batch))
         self.records += record_digests(batch)

@@ -101,10 +101,7 @@ def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonVal
 def _policies(work: Work) -> list[Policy]:
     """Return the runtime policies of every strategy, the number of its threads excepted.
 
-    Raises
-    ------
-    ValueError
-        If device memory is to be configured, and compute is not on a CUDA device.
+    Raise `ValueError` if device memory is to be configured, and compute is not on a CUDA device.
     """
     settings = work.settings
     policies: list[Policy] = [HeapPolicy(settings.heap), GcPolicy(settings.gc)]

@@ -22,9 +22,9 @@ from etl.comparison.worker.untimed import prepare_files
 from etl.loading.loader_clocks import RecordRun, StageClock
 from etl.measuring.arrays import copy_of
 from etl.measuring.clock import seconds_of_step
+from etl.measuring.noise import least_seconds
 from etl.runtime import ThreadPolicy
 from etl.stages.fields import flatten
-from etl.training.compute import default_model
 
 # Measurements take turns, so that a slow second of the machine affects all of them. Together they take at most this
 # share of the time budget, and each turn at most this long.
@@ -72,7 +72,6 @@ def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence
                 split.rates.append(rate)
                 split.loading_slower.append(rate / beside)
                 split.compute_slower.append(step / alone[split.threads.compute][-1])
-    features = first.features[0] if isinstance(first.features, tuple) else first.features
     return PipelineProfile(
         stages=[
             StageProfile(name, seconds, nbytes)
@@ -82,7 +81,6 @@ def profile_raw_pipeline(work: Work, given: Sequence[CpuSplit], counts: Sequence
         splits=[each.profile() for each in splits],
         copy_bytes_per_second=_copy_rate(first.nbytes // first.records),
         device=compute.device,
-        model=default_model(features.shape[1:]),
         on_one_cpu=one_cpu[0].profile() if one_cpu else None,
     )
 
@@ -124,7 +122,7 @@ def _rate_during(work: Work, records: RecordRun, threads: int, busy: Callable[[]
 
     If the source is not thread-safe, only the calling thread loads.
     """
-    if not work.is_thread_safe:
+    if not work.records.thread_safe:
         clock, started = StageClock(work.stages), time.perf_counter()
         with ThreadPoolExecutor(1) as other:
             working = other.submit(busy)
@@ -166,9 +164,4 @@ def _copy_rate(row_nbytes: int) -> float:
     source = np.ones((rows, max(1, row_nbytes)), np.uint8)
     target = np.ones_like(source)
     order = np.random.default_rng(0).permutation(rows)
-    best = float("inf")
-    for _ in range(3):
-        started = time.perf_counter()
-        np.take(source, order, axis=0, out=target, mode="clip")
-        best = min(best, time.perf_counter() - started)
-    return source.nbytes / best
+    return source.nbytes / least_seconds(lambda: np.take(source, order, axis=0, out=target, mode="clip"), 3)

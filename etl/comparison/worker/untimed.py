@@ -228,10 +228,7 @@ def describe_unread(access: Access) -> str:
 def _ended(epochs: Epochs, loading: MeasuredLoader, waits: list[float]) -> Generator[Any, None, None]:
     """Yield the batches of an epoch, and append to `waits` the seconds that each was waited for.
 
-    Raises
-    ------
-    ValueError
-        If it does not end after twice its records.
+    Raise `ValueError` if it does not end after twice its records.
     """
     max_samples = None if loading.records is None else ENDLESS * loading.records
     samples = 0

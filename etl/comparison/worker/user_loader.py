@@ -58,12 +58,7 @@ class LoaderError(ValueError):
 class PrintedLines:
     """A context manager that counts the lines that this process and its children print to standard output.
 
-    Attributes
-    ----------
-    count : int
-        Lines that are not empty, once the context has ended.
-    first : str
-        The first of them, shortened.
+    At the end, `count` is the number of those that are not empty, and `first` the first of them, shortened.
     """
 
     def __init__(self) -> None:
@@ -103,10 +98,7 @@ def answer(
 ) -> JsonValues:
     """Do what is asked with `loader`, in this process.
 
-    Parameters
-    ----------
-    make_compute : callable or None
-        Returns the comparison's own compute for batches like one; None if that cannot run in this Python.
+    The compute of the comparison itself comes from `make_compute`, which is None if it cannot run in this Python.
     """
     function = find_function(loader.function, STRATEGIES_OPTION)
     declared_settings(function)  # an error says what is wrong with them

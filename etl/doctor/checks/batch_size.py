@@ -33,15 +33,7 @@ ARRAYS = (np.ndarray, torch.Tensor)
 
 @dataclass(frozen=True)
 class Growth:
-    """The largest batch that is worth trying.
-
-    Attributes
-    ----------
-    factor : int
-        Its records divided by those of the present batch.
-    end : str
-        Reason why no larger one is, as a sentence without a full stop.
-    """
+    """The largest batch worth trying, of `factor` times the records of the present one, and why no larger one is."""
 
     factor: int
     end: str
@@ -106,13 +98,7 @@ class BatchSize(Check):
         return replace(suggestion, is_suggestion=True)
 
     def _why_not_larger(self, case: Case, batch: Any, is_usual: bool) -> str:
-        """Return the reason why no larger batches can be tried; an empty string if they can.
-
-        Parameters
-        ----------
-        is_usual : bool
-            True if its size is.
-        """
+        """Return the reason why no larger batches can be tried; an empty string if they can."""
         if case.waits_for_ranks:
             return f"larger batches are not tried: {STEP_WITH_RANKS}"
         if not _can_be_joined(batch):
@@ -128,10 +114,7 @@ class BatchSize(Check):
 class Rebatched:
     """An iterable of batches that each join `factor` consecutive batches of another iterable; the last may join fewer.
 
-    Parameters
-    ----------
-    accept : callable
-        Returns an item of `batches` in the form that training takes.
+    Batches are joined in the form in which `accept` returns them.
     """
 
     def __init__(self, batches: Iterable[Any], factor: int, accept: Callable[[Any], Any] = as_batch) -> None:

@@ -147,9 +147,10 @@ class Threads(Check):
         named = ", ".join(f"{name} {count}" for name, count in pools.items())
         set_by = ", ".join(f"{key}={value}" for key, value in case.machine.variables.items() if "THREADS" in key)
         shared = "" if cpus == case.machine.cpus else f", its part of {case.machine.cpus} that ranks share"
+        cores = "physical cores unknown" if case.machine.cores is None else f"{case.machine.cores} physical cores"
         evidence = (
             f"{named}; {loading} for loading; {cpus} CPUs for this process{shared}, "
-            f"{_describe_cores(case.machine.cores)}{f'; {set_by}' if set_by else ''}"
+            f"{cores}{f'; {set_by}' if set_by else ''}"
         )
         found = f"{compute} threads compute{f' and {loading} load' if loading else ''} on {cpus} CPUs"
         min_severity = Severity.WARNING if compute > cpus else Severity.FINE
@@ -198,10 +199,6 @@ def _uuid_of(device: Any) -> str | None:
 
 def _remedy(threads: int) -> str:
     return f"etl.runtime.ThreadPolicy({threads}), etl.fit(..., threads={threads}), or OMP_NUM_THREADS={threads}"
-
-
-def _describe_cores(cores: int | None) -> str:
-    return "physical cores unknown" if cores is None else f"{cores} physical cores"
 
 
 def _with_threads(setup: Setup, threads: int) -> Setup:

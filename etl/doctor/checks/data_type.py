@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from etl.doctor.check import Case, Check, Finding
 from etl.doctor.setup import ModelSetup, Setup
 from etl.doctor.steps import time_compute
@@ -75,7 +73,7 @@ def _in_float32(batch: Batch) -> Batch:
     """Return `batch` with its floating-point arrays as tensors of float32."""
 
     def cast(array: Any) -> Any:
-        tensor = array if isinstance(array, torch.Tensor) else as_tensor(array)
+        tensor = as_tensor(array)
         return tensor.float() if tensor.is_floating_point() else tensor
 
     return map_batch(batch, cast)

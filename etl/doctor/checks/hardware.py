@@ -80,13 +80,7 @@ class BackendInUse(Check):
         return self.fine("compute runs on the CPU; there is no GPU", evidence)
 
     def _of_step(self, device: Any, evidence: str) -> Finding:
-        """Return the finding for a user's step, where torch finds a GPU.
-
-        Parameters
-        ----------
-        device : torch.device
-            The CUDA device if torch had initialised it after the steps, otherwise the CPU.
-        """
+        """Return the finding for a user's step, if torch finds a GPU: `device` is that if torch has initialised it."""
         if device.type != "cpu":
             return self.not_looked_at(f"{OWN_STEP}; torch has initialised {device} in this process")
         return self.wrong(

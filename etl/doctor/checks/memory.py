@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import resource
 import time
 
 import numpy as np
@@ -22,7 +21,6 @@ GUIDE = (
     (500_000, Severity.WARNING, "a bottleneck if collections are frequent"),
     (100_000, Severity.FINE, "noticeable"),
 )
-PAGE_NBYTES = resource.getpagesize()
 # If there are fewer page faults than this share of a batch's pages, the batch itself is not in fresh memory.
 MIN_FRESH_SHARE = 0.25
 MIN_FAULTS = 16
@@ -118,7 +116,7 @@ class MemoryReuse(Check):
         return self.fine("device memory is reused", evidence)
 
     def _of_host(self, case: Case, observation: Observation) -> Finding:
-        pages = max(1.0, sum(each.nbytes for each in views_in(observation.batch)) / PAGE_NBYTES)
+        pages = max(1.0, sum(each.nbytes for each in views_in(observation.batch)) / mmap.PAGESIZE)
         faults = observation.faults
         fault_seconds = _fault_seconds()
         evidence = (
@@ -131,7 +129,7 @@ class MemoryReuse(Check):
             case,
             observation,
             faults * fault_seconds,
-            f"{faults * PAGE_NBYTES / 1e6:,.1f} MB of fresh memory are touched for every batch",
+            f"{faults * mmap.PAGESIZE / 1e6:,.1f} MB of fresh memory are touched for every batch",
             evidence,
             "let iterators reuse batches (reuse=True, the default), and keep freed memory in the process: "
             "etl.runtime.HeapPolicy('retain'), or etl.fit(..., heap='retain')",
@@ -146,11 +144,11 @@ class MemoryReuse(Check):
 def _fault_seconds() -> float:
     """Return by how many seconds the first touch of a page takes longer than the second."""
     times = []
-    memory = mmap.mmap(-1, PROBE_PAGES * PAGE_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, PROBE_PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     view = np.frombuffer(memory, np.uint8)
     for _ in range(2):
         started = time.perf_counter()
-        view[::PAGE_NBYTES] = 1
+        view[:: mmap.PAGESIZE] = 1
         times.append(time.perf_counter() - started)
     del view
     memory.close()

@@ -31,30 +31,18 @@ RECURRENT = (torch.nn.RNNBase, torch.nn.RNNCellBase)
 
 @dataclass
 class Size:
-    """Counts of a network's layers, and their largest sizes.
+    """Counts of a network's layers, and their largest sizes."""
 
-    Attributes
-    ----------
-    parameters : int
-        Elements of all parameters.
-    convolutions, recurrent, dense : int
-        Layers of each kind.
-    kernel : int
-        Longest side of a kernel, in pixels.
-    channels : int
-        Output channels of the widest convolution.
-    units, recurrent_units : int
-        Outputs of the widest hidden dense layer and of the widest recurrent layer.
-    classes : int
-        Outputs of the last dense layer.
-    """
-
+    # Elements of all parameters.
     parameters: int
     convolutions: int = 0
     recurrent: int = 0
     dense: int = 0
+    # Longest side of a kernel, in pixels.
     kernel: int = 0
+    # Output channels of the widest convolution.
     channels: int = 0
+    # Outputs of the widest hidden dense layer, of the widest recurrent layer, and of the last dense layer.
     units: int = 0
     recurrent_units: int = 0
     classes: int = 0

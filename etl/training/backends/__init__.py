@@ -95,10 +95,7 @@ def backend(name: str = "auto") -> Backend:
 def choose_device(name: str) -> tuple[str, int | None, str]:
     """Return the kind of device that `name` means, its index if `name` has one, and why it was chosen.
 
-    Parameters
-    ----------
-    name : str
-        As for `backend`, which lists the errors.
+    `backend` lists the errors.
     """
     kind, colon, index = name.partition(":")
     if (colon and (kind != "cuda" or not index.isdecimal())) or kind not in ("auto", *NAMES):

@@ -92,7 +92,8 @@ class CudaBackend:
         torch.cuda.synchronize(self.device)
 
     def _send(self, batch: Batch, stage: bool) -> _Sent:
-        self._drop_copied()
+        while self._under_way and self._under_way[0][0].query():  # it has been copied
+            self._under_way.popleft()
         self._turn = (self._turn + 1) % BUFFERS
         position = iter(range(sum(1 for _ in batch.arrays())))
         with torch.cuda.stream(self._stream):
@@ -101,11 +102,6 @@ class CudaBackend:
             copied.record(self._stream)
         self._under_way.append((copied, batch))
         return _Sent(moved, copied, self.device)
-
-    def _drop_copied(self) -> None:
-        """Drop batches that have been copied."""
-        while self._under_way and self._under_way[0][0].query():
-            self._under_way.popleft()
 
     def _copy(self, source: torch.Tensor, position: int, stage: bool) -> torch.Tensor:
         if source.is_cuda:

@@ -77,8 +77,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def tune(project: Path, *strategies: str, seconds: float, **settings: Any) -> Tuning:
-    values = {"batch_size": 8, "compute": "simulated:10ms", "tuning_cache": str(project / "cache"), **settings}
+def tune(project: Path, *strategies: str, seconds: float) -> Tuning:
+    values: dict[str, Any] = {"batch_size": 8, "compute": "simulated:10ms", "tuning_cache": str(project / "cache")}
     return etl.tune("my_loaders:records", strategies, budget=seconds * len(strategies), **values)
 
 
