@@ -125,8 +125,7 @@ def _check(loader: Any, settings: Mapping[str, Value]) -> None:
     for name, value in settings.items():
         if name not in present:
             raise ValueError(f"the setting {name!r} is not one of this DataLoader; it has {', '.join(present)}")
-        is_allowed = allowed.get(name, lambda value: isinstance(value, bool))
-        if not is_allowed(value):
+        if not (allowed[name](value) if name in allowed else isinstance(value, bool)):
             raise ValueError(f"the setting {name!r} of a DataLoader cannot be {value!r}")
 
 

@@ -61,7 +61,7 @@ class watch:  # noqa: N801 - called like a function, as `enumerate` is
             listener = PerformanceListener(frequency, report_device=False, output=output, on_report=on_report)
             self._session = Session(_reports_to(listener))
         self._session.start()
-        self._end = weakref.finalize(self, _report, self._session, loader, output)
+        self._end: weakref.finalize[..., Any] = weakref.finalize(self, _report, self._session, loader, output)
 
     def __iter__(self) -> Iterator[Any]:
         return self._session.epoch(self._loader, owner=self)

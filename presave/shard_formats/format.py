@@ -99,9 +99,23 @@ class Format(ABC):
     def write_columns(
         self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
     ) -> list[Path]:
-        """Write the columns of a shard, C-contiguous arrays by name, into new files in `folder`, and return the files.
+        """Write the columns of a shard into new files.
 
-        `shard_name` is part of each file's name.
+        Parameters
+        ----------
+        folder : Path
+            Where to create the files.
+        shard_name : str
+            Part of each file's name.
+        columns : mapping of str to array
+            C-contiguous arrays by name.
+        options : mapping of str to object
+            Options of the format.
+
+        Returns
+        -------
+        list of Path
+            The new files.
         """
 
     @abstractmethod

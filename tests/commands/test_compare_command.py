@@ -32,7 +32,7 @@ from tests.user_modules import user_module
 # The fewest records and rounds that give a report.
 QUICK = "--rounds=1", "--records=24", "--batch-size=4", "--size=32", "--cpus=1", "--budget=2s"
 # Rules that hold in them.
-HOLDING = "samples", "compute", "resources", "cache", "cost", "loaded"
+HELD = "samples", "compute", "resources", "cache", "cost", "loaded"
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_all_rules_but_the_number_of_rounds_hold(compared: dict[str, Any]) -> No
     held = {check["rule"]: check["held"] for check in compared["checks"]}
     # These few, small batches take too little time to judge the share of the harness.
     assert held.keys() == RULES.keys()
-    assert {rule: held[rule] for rule in HOLDING} == dict.fromkeys(HOLDING, True)
+    assert {rule: held[rule] for rule in HELD} == dict.fromkeys(HELD, True)
     assert held["noise"] is False
 
 
@@ -200,7 +200,7 @@ def test_loaders_of_the_user_are_compared_on_the_same_records_with_the_same_mode
     jsonschema.Draft202012Validator(make_schema()).validate(report)
     assert not any("failed" in note for note in report["notes"]), report["notes"]
     checks = {check["rule"]: check for check in report["checks"]}
-    for rule in HOLDING:
+    for rule in HELD:
         assert checks[rule]["held"] is True, checks[rule]
     assert checks["samples"]["evidence"].endswith("; same identical, mine same records")
     raw, same, mine = (result(report, name) for name in ("raw", "same", "mine"))

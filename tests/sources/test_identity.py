@@ -39,6 +39,12 @@ def _csv(folder: Path) -> Path:
     return csv_files.write(folder, "a,label\n" + "".join(f"{number:02d},{number % 2}\n" for number in range(COUNT)))
 
 
+def _tar(folder: Path) -> Path:
+    members = [(f"{number}.jpg", bytes([number] * 40)) for number in range(10, 10 + COUNT)]
+    labels = [(f"{number}.cls", b"%d" % number) for number in range(10, 10 + COUNT)]
+    return tar_files.write(folder / "s.tar", [each for pair in zip(members, labels, strict=True) for each in pair])
+
+
 def _idx(folder: Path) -> Path:
     (folder / "data").mkdir()
     write_idx(folder / "data" / "train-images-idx3-ubyte", np.arange(COUNT * 4, dtype=np.uint8).reshape(COUNT, 2, 2))
@@ -55,7 +61,7 @@ def _cifar(folder: Path) -> Path:
 KINDS: dict[str, Callable[[Path], Path]] = {
     "images": _images,
     "csv": _csv,
-    "tar": lambda folder: tar_files.numbered(folder / "s.tar", 10, COUNT),
+    "tar": _tar,
     "idx": _idx,
     "cifar": _cifar,
     "sequences": lambda folder: _class_folders(folder, "csv", lambda number: b"a\n%02d\n" % number),
