@@ -19,7 +19,7 @@ MOST_BLOCKS = 512
 # So many of the last fetches are kept.
 KEPT = 4096
 # At most this share of the time goes into each way of looking.
-MAX_COST_SHARE = 0.001
+MAX_COST_SHARE = 0.0005
 
 
 class Place(NamedTuple):
@@ -38,7 +38,7 @@ class Fetch(NamedTuple):
     queued: float
 
 
-@dataclass
+@dataclass(slots=True)
 class Block:
     """Consecutive steps: seconds of their waits, without those for first batches, their own, and their number."""
 
@@ -54,7 +54,7 @@ class Block:
         )
 
 
-@dataclass
+@dataclass(slots=True)
 class LoopTimes:
     """The loops over one loader, which is called `name`. Times are in seconds."""
 
@@ -187,7 +187,7 @@ class FetchTimer:
         return batch, Fetch(ended - began, used, self._task.queued)
 
 
-@dataclass
+@dataclass(slots=True)
 class Activity:
     """The loop of a thread: the loader that it has last asked, if it waits for it, and its waits for all loaders."""
 
