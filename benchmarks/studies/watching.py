@@ -50,7 +50,7 @@ TURNS: Kind[tuple[int, str, int], Turns] = Kind("watching", tuple[int, str, int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rounds that are missing, and print the table; return 2 if that fails."""
-    options = study_parser("benchmarks.studies.watching", __doc__, rounds=24).parse_args(arguments)
+    options = study_parser("benchmarks.studies.watching", __doc__, rounds=48).parse_args(arguments)
     return run_study(
         TURNS,
         options.samples or FOLDER / "watching.jsonl",
