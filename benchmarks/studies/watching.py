@@ -1,16 +1,19 @@
 """Compare a loop that `etl.watch` watches with the same loop alone: `python -m benchmarks.studies.watching`.
 
-Both loops take turns in one process, over one DataLoader. A step takes five milliseconds, in which the process waits,
-as for a device, or computes. What remains is what watching costs.
+Both loops take turns in a process, over one DataLoader. Each round has a new process, since where its memory lies
+affects its speed. A step takes five milliseconds, in which the process waits, as for a device, or computes. What
+remains is what watching costs.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,14 +53,14 @@ TURNS: Kind[tuple[int, str, int], Turns] = Kind("watching", tuple[int, str, int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rounds that are missing, and print the table; return 2 if that fails."""
-    options = study_parser("benchmarks.studies.watching", __doc__, rounds=48).parse_args(arguments)
+    options = study_parser("benchmarks.studies.watching", __doc__, rounds=24).parse_args(arguments)
     return run_study(
         TURNS,
         options.samples or FOLDER / "watching.jsonl",
         Plan(
             question="What does etl.watch cost a loop?",
-            arms="a loop over a DataLoader, and the same loop over etl.watch of it, in one process",
-            number=f"{options.rounds} rounds for each of {len(CASES)} cases, {EPOCHS} epochs of each loop",
+            arms="a loop over a DataLoader, and the same loop over etl.watch of it, in turns in one process",
+            number=f"{options.rounds} processes for each of {len(CASES)} cases, {EPOCHS} epochs of each loop in each",
             nominal_error="5% for each interval",
             stopping="when all rounds are measured",
             exclusions="the first epoch of each round, which warms the loader up",
@@ -65,10 +68,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ),
         {"step_seconds": STEP_SECONDS, "steps": STEPS, "batch_size": BATCH_SIZE},
         [(*case, number) for number in range(options.rounds) for case in CASES],
-        lambda key: take_turns(key[0], key[1]),
+        lambda key: in_new_process(key[0], key[1]),
         lambda results, console: print_lines("Time of a watched loop", lines_of(results), console),
         lambda key: f"{key[0]} workers, a step {key[1]}, round {key[2] + 1}",
     )
+
+
+def in_new_process(workers: int, does: str) -> Turns:
+    """Return what `take_turns` returns in a process of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(take_turns, workers, does).result()
 
 
 def take_turns(workers: int, does: str) -> Turns:
@@ -94,9 +103,9 @@ def alone(loader: Iterable[Any], step: Callable[[], None]) -> float:
 
 
 def watched(loader: Iterable[Any], step: Callable[[], None]) -> float:
-    """Return the seconds of the same epoch when it is watched, with the start of watching, without the diagnosis."""
-    started = time.perf_counter()
+    """Return the seconds of the same epoch when it is watched, without the start of watching and the diagnosis."""
     loop = etl.watch(loader)
+    started = time.perf_counter()
     for _ in loop:
         step()
     seconds = time.perf_counter() - started
@@ -104,13 +113,14 @@ def watched(loader: Iterable[Any], step: Callable[[], None]) -> float:
     return seconds
 
 
-DATA = np.random.default_rng(0).standard_normal(4096)
+DATA = np.random.default_rng(0).standard_normal(1024)
+OUT = np.empty_like(DATA)
 
 
 def work(passes: int) -> None:
     """Compute for a fixed number of passes."""
     for _ in range(passes):
-        np.tanh(DATA)
+        np.tanh(DATA, out=OUT)
 
 
 def _passes_of(seconds: float) -> int:

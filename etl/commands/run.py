@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import builtins
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,6 +32,8 @@ def run(arguments: argparse.Namespace) -> NoReturn:
     for name, limit in limits.items():
         if limit is not None and limit <= 0:
             raise ValueError(f"--{name} must be above 0, not {limit}")
+    if hasattr(builtins, "__IPYTHON__"):
+        _run_beside()
     script = Script(arguments.script, arguments.is_module, arguments.arguments, **limits)
 
     def report(found: list[Any]) -> None:
@@ -38,3 +43,17 @@ def run(arguments: argparse.Namespace) -> NoReturn:
             save_json(arguments.json, {"ranks": [[each.as_dict() for each in rank] for rank in ranks]})
 
     run_script(script, report)
+
+
+def _run_beside() -> NoReturn:
+    """Run this command in a process of its own and show its output: `%run -m etl run` must not change a notebook's."""
+    command = [sys.executable, "-m", "etl", *sys.argv[1:]]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        while process.poll() is None:
+            try:
+                for line in process.stdout or ():
+                    print(line, end="", flush=True)
+            except KeyboardInterrupt:  # the script ends, and the report comes
+                process.send_signal(signal.SIGINT)
+    sys.exit(process.returncode)

@@ -182,7 +182,7 @@ def report_worker(prefix: str, of_user: Callable[[int], Any] | None, number: int
     main, timer = threading.get_ident(), FetchTimer()
 
     def timed(fetcher: Any, load: Callable[..., Any], indices: Any) -> Any:
-        if not timer.is_due(time.perf_counter()):
+        if time.perf_counter() < timer.due:
             return load(fetcher, indices)
         batch, times = timer.take(partial(load, fetcher, indices))
         _write(file, "fetch", *times)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import get_ident
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from etl.measuring.structure import record_count
@@ -166,13 +169,11 @@ class FetchTimer:
 
     def __init__(self) -> None:
         self._task: Any = None
+        # When another batch may be timed without taking too large a share of the time.
+        self.due = math.inf
         with contextlib.suppress(OSError):
             self._task = Task(f"{os.getpid()}/task/{threading.get_native_id()}")
-        self._began, self._cost = time.perf_counter(), 0.0
-
-    def is_due(self, now: float) -> bool:
-        """Return True if timing another batch does not cost too much."""
-        return self._task is not None and self._cost <= MAX_COST_SHARE * (now - self._began)
+            self.due = time.perf_counter()
 
     def take(self, fetch: Callable[[], Any]) -> tuple[Any, Fetch]:
         """Return `fetch()` and its times; it must be due."""
@@ -183,7 +184,7 @@ class FetchTimer:
         batch = fetch()
         ended, used = time.perf_counter(), time.thread_time() - used
         self._task.end()
-        self._cost += began - asked + time.perf_counter() - ended
+        self.due += (began - asked + time.perf_counter() - ended) / MAX_COST_SHARE
         return batch, Fetch(ended - began, used, self._task.queued)
 
 
@@ -222,7 +223,7 @@ class LoopClock:
 
     def start(self, times: LoopTimes, begin: Callable[[], Any]) -> Any:
         """Return `begin()`, which begins an epoch."""
-        here = self._here(times)
+        here = self.activities.get(get_ident()) or self._begin_thread(times)
         if here.waits:
             return begin()
         if self._before is not None:
@@ -239,18 +240,18 @@ class LoopClock:
 
         It runs once per batch, usually with cold caches, so keep its calls few.
         """
-        here = self._here(times)
+        here = self.activities.get(get_ident()) or self._begin_thread(times)
         if here.waits:
             return ask()
-        asked = time.perf_counter()
+        asked = perf_counter()
         step = times.note_step(asked, here.waited)
         if self._before is not None:
             self._before(times, step)
         watch = times.watch if times.watch is not None and times.watch.begin() else None
         here.times, here.waits = times, True
-        began = time.perf_counter()
+        began = perf_counter()
         try:
-            if not times.settings.get("num_workers") and here.timer.is_due(asked):
+            if not times.settings.get("num_workers") and asked >= here.timer.due:
                 batch, fetch = here.timer.take(ask)
                 times.fetches.append(fetch)
             else:
@@ -266,8 +267,6 @@ class LoopClock:
         times.note_batch(wait, began + wait, here.waited, batch)
         return batch
 
-    def _here(self, times: LoopTimes) -> Activity:
-        here = self.activities.get(threading.get_ident())
-        if here is None:
-            here = self.activities[threading.get_ident()] = Activity(times)
+    def _begin_thread(self, times: LoopTimes) -> Activity:
+        here = self.activities[get_ident()] = Activity(times)
         return here

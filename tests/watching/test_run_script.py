@@ -197,3 +197,12 @@ def test_nothing_is_imported_that_the_script_may_have_to_prepare(script: Path) -
     script.write_text("import sys\nprint({'torch', 'etl.iterators'} & sys.modules.keys())\n")
     _, output, _ = run(script)
     assert output == "set()\n"
+
+
+def test_a_notebook_runs_it_beside_itself_and_goes_on(script: Path) -> None:
+    pytest.importorskip("IPython")
+    script.write_text(f"{LOOP}\ntrain()\nimport sys; sys.exit(0)\n")
+    cells = f"value = 1\n%run -m etl run {script.name}\nprint('value', value, __name__)"
+    output = output_of("-m", "IPython", "--no-banner", "--quick", "-c", cells, cwd=script.parent)
+    assert output.count(REPORT) == 1
+    assert output.splitlines()[-1] == "value 1 __main__"
