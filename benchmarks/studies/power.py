@@ -229,10 +229,10 @@ def render(path: Path) -> str:
 
 def sentence(path: Path) -> str:
     """Return what a journal says, in two sentences."""
-    return describe(Study(read_results(path, COMPARISONS))).partition(" A comparison took")[0] + "\n"
+    return describe(Study(read_results(path, COMPARISONS)), EFFECTS[2:]).partition(" A comparison took")[0] + "\n"
 
 
-def describe(study: Study) -> str:
+def describe(study: Study, effects: Sequence[float] = EFFECTS) -> str:
     """Return how often a commit was taken for another one, which changes are found, and how long it took."""
     from scipy import stats  # here, because every process of a comparison imports this module's package
 
@@ -241,23 +241,28 @@ def describe(study: Study) -> str:
     if same:
         most = stats.binomtest(study.false_alarms, len(same)).proportion_ci().high
         loading = [key for key in study.metrics if key[1] == "etl"]
-        shares = [sorted(study.found(key, SAME, effect) / len(same) for key in loading) for effect in EFFECTS]
+        shares = [sorted(study.found(key, SAME, effect) / len(same) for key in loading) for effect in effects]
         found = [
-            f"{each[0]:.0%} to {each[-1]:.0%} if it is {effect:.0%}"
-            for each, effect in zip(shares, EFFECTS, strict=True)
+            f"by {effect:.0%} in {_range(f'{each[0]:.0%}', f'{each[-1]:.0%}')}"
+            for each, effect in zip(shares, effects, strict=True)
         ]
         parts += [
-            f"Of {len(same)} comparisons of a commit with itself {study.false_alarms} found a change, so that at most "
+            f"Of {len(same)} comparisons of a commit with itself {study.false_alarms} found a change: at most "
             f"{most:.0%} do (95% interval).",
-            f"Of slower loading, depending on the strategy, {', '.join(found)} is found.",
+            f"Slower loading is found, {', '.join(found)} of comparisons, depending on the strategy.",
         ]
     if slowed:
         counts = sorted(study.found(key, SLOWED) for key in study.metrics if key[1] == "etl")
-        parts.append(f"Of {len(slowed)} copies slowed by {SLOWED:.0%}, {counts[0]} to {counts[-1]} were found.")
+        counted = _range(str(counts[0]), str(counts[-1]))
+        parts.append(f"Of {len(slowed)} copies slowed by {SLOWED:.0%}, {counted} were found.")
     if study.comparisons:
         seconds = [each.seconds for each in study.comparisons.values()]
         parts.append(f"A comparison took {statistics.median(seconds):.0f} s.")
     return " ".join(parts)
+
+
+def _range(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
 
 
 if __name__ == "__main__":
