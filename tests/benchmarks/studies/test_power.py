@@ -68,7 +68,5 @@ def test_the_documents_say_what_the_journal_says(study: Study, tmp_path: Path) -
     text = render(path)
     assert "| raw | ETL alone | 1 of 4; -3.0% to +0.1% | 1 of 2; +2.4%, +1.3% | 75% | 75% | 100% | 100% |" in text
     assert text.endswith("Of 2 copies slowed by 3%, 1 were found. A comparison took 60 s.\n")
-    assert sentence(path).startswith(
-        "Of 4 comparisons of a commit with itself 1 found a change: at most 81% do"
-    )
+    assert sentence(path).startswith("Of 4 comparisons of a commit with itself 1 found a change: at most 81% do")
     assert "took" not in sentence(path)
