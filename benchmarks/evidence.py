@@ -38,7 +38,7 @@ from benchmarks.studies.study import FOLDER
 class Block:
     """A part of a document that is written from a journal, which `python -m ` and its `command` measure.
 
-    `render` returns Markdown, of which only tables are not wrapped. It is called with the path of the journal.
+    `render` is called with the path of the journal, and returns Markdown. All but its tables is wrapped.
     """
 
     file: str

@@ -13,9 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ import psutil
 
 from benchmarks.journal import Kind, read_results
 from benchmarks.measuring.values import JsonValues
-from benchmarks.studies.study import FOLDER, Plan, as_markdown, print_lines, run_study, study_parser
+from benchmarks.studies.study import FOLDER, Plan, as_markdown, in_fresh_process, print_lines, run_study, study_parser
 
 COUNTS = (10_000, 100_000, 500_000, 1_000_000, 10_000_000)
 REPEATS = 5
@@ -101,8 +99,7 @@ def pause(shape: str, objects: int) -> Pauses:
     needed, available = objects * MAX_NBYTES_EACH, psutil.virtual_memory().available
     if needed > available:
         raise MemoryError(f"{objects:,} objects may take {needed:,} bytes, and {available:,} are available")
-    with ProcessPoolExecutor(1, get_context("fork")) as fresh:
-        return fresh.submit(_measure, shape, objects).result()
+    return in_fresh_process(_measure, shape, objects, method="fork")
 
 
 def _measure(shape: str, objects: int) -> Pauses:

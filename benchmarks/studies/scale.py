@@ -10,8 +10,6 @@ import argparse
 import tempfile
 import time
 import tracemalloc
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from rich.table import Table
 import etl
 import presave
 from benchmarks.console import print_table, wide_console
+from benchmarks.studies.study import in_fresh_process
 from benchmarks.suite import spread
 
 COUNTS = (10_000, 1_000_000, 10_000_000)
@@ -65,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
         measured: list[list[dict[str, float]]] = [[] for _ in written]
         for _ in range(options.rounds):
             for (path, _seconds), samples in zip(written, measured, strict=True):
-                samples.append(_in_fresh_process(path))
+                samples.append(in_fresh_process(measure, path, timeout=TIMEOUT_SECONDS))
         for count, (path, seconds), samples in zip(options.records, written, measured, strict=True):
             with presave.open_store(path, trusted=True) as store:
                 shards = len(store.manifest.shards)
@@ -121,11 +120,6 @@ def _write(count: int, format_name: str, folder: Path) -> tuple[Path, float]:
     started = time.perf_counter()
     presave.write(path, records, format=format_name).close()
     return path, time.perf_counter() - started
-
-
-def _in_fresh_process(path: Path) -> dict[str, float]:
-    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
-        return fresh.submit(measure, path).result(TIMEOUT_SECONDS)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +26,7 @@ from benchmarks.servers import ROOT
 # The journals that are committed: what README and docs say comes from them (benchmarks/evidence.py).
 FOLDER = ROOT / "benchmarks" / "studies" / "results"
 INTERRUPTED = 130
+Returned = TypeVar("Returned")
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,14 @@ def run_study(
         return INTERRUPTED
     show({each: journal.results[each] for each in keys(journal.results)}, wide_console())
     return 0
+
+
+def in_fresh_process(
+    function: Callable[..., Returned], *arguments: Any, method: str = "spawn", timeout: float | None = None
+) -> Returned:
+    """Return `function(*arguments)`, called in a process that was started for it."""
+    with ProcessPoolExecutor(1, get_context(method)) as fresh:
+        return fresh.submit(function, *arguments).result(timeout)
 
 
 def describe_environment() -> dict[str, Any]:

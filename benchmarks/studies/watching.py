@@ -7,13 +7,11 @@ remains is what watching costs.
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,16 @@ import etl
 from benchmarks.journal import Kind, read_results
 from benchmarks.measuring.statistics import ratio_interval
 from benchmarks.measuring.values import JsonValues
-from benchmarks.studies.study import FOLDER, Plan, as_markdown, describe_ratio, print_lines, run_study, study_parser
+from benchmarks.studies.study import (
+    FOLDER,
+    Plan,
+    as_markdown,
+    describe_ratio,
+    in_fresh_process,
+    print_lines,
+    run_study,
+    study_parser,
+)
 
 STEP_SECONDS, STEPS, BATCH_SIZE = 0.005, 200, 8
 # Epochs of each loop in a round, in random order.
@@ -68,16 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ),
         {"step_seconds": STEP_SECONDS, "steps": STEPS, "batch_size": BATCH_SIZE},
         [(*case, number) for number in range(options.rounds) for case in CASES],
-        lambda key: in_new_process(key[0], key[1]),
+        lambda key: in_fresh_process(take_turns, key[0], key[1]),
         lambda results, console: print_lines("Time of a watched loop", lines_of(results), console),
         lambda key: f"{key[0]} workers, a step {key[1]}, round {key[2] + 1}",
     )
-
-
-def in_new_process(workers: int, does: str) -> Turns:
-    """Return what `take_turns` returns in a process of its own."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(take_turns, workers, does).result()
 
 
 def take_turns(workers: int, does: str) -> Turns:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from etl.sources.identity import source_digests, source_identity, source_origin
-from etl.sources.record import check_source, record_error, source_name
+from etl.sources.record import check_index, check_source, record_error, source_name
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
 from etl.stages.fields import flatten
 from etl.stages.pipeline import UNRELATED_TO_THE_RECORD, Pipeline
@@ -97,8 +97,7 @@ class Records:
 
     def __getitem__(self, index: int) -> Record:
         """Return record `index`; raises `RecordError` or `MemoryError` that names it, its file and the stage."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"record {index} of {source_name(self.source)}, which holds {len(self)}")
+        check_index(self.source, index)
         cursor = ThreadCursor(index, READING)
         try:
             record = self.pipeline.run(self.source[index], None, cursor)

@@ -12,7 +12,7 @@ import numpy as np
 
 from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.labels import read_class_names
-from etl.sources.record import Record
+from etl.sources.record import Record, check_index
 from presave.mapped_file import map_file
 
 # A record is its label and three planes, red, green and blue.
@@ -90,8 +90,7 @@ class Cifar10(FileIdentity):
         return f"Cifar10({self.name!r}, {len(self):,} images of {len(self.classes)} classes)"
 
     def _locate(self, index: int) -> tuple[Path, int]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
+        check_index(self, index)
         file = bisect_right(self._ends, index)
         return self.files[file], int(index) - (self._ends[file - 1] if file else 0)
 

@@ -15,7 +15,7 @@ from etl.sources.csv_rows import scan_rows
 from etl.sources.identity import FileIdentity
 from etl.sources.labels import LabelFinder, Labels, Targets
 from etl.sources.positioned_file import PositionedFile
-from etl.sources.record import Record
+from etl.sources.record import Record, check_index
 
 # The index holds the offset of every sixteenth line, which takes half a byte for each record. A block of sixteen lines,
 # read at once, has a kilobyte or two.
@@ -139,8 +139,7 @@ class Csv(FileIdentity):
         return self._length
 
     def __getitem__(self, index: int) -> Record:
-        if not 0 <= index < self._length:
-            raise IndexError(f"record {index} of {self.name}, which holds {self._length}")
+        check_index(self, index)
         block, position = divmod(int(index), LINES_PER_BLOCK)
         number = self.layout.first_line + index
         features, text = self.layout.parse(self._read_block(block)[position], number)

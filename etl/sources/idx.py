@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etl.sources.identity import FileIdentity, relative_names
-from etl.sources.record import Record
+from etl.sources.record import Record, check_index
 from presave.errors import is_shortage
 from presave.mapped_file import map_file
 
@@ -95,8 +95,7 @@ class Idx(FileIdentity):
         return self._length
 
     def __getitem__(self, index: int) -> Record:
-        if not 0 <= index < self._length:
-            raise IndexError(f"record {index} of {self.name}, which holds {self._length}")
+        check_index(self, index)
         if self._images is None or self._labels is None:
             self._images, self._labels = read_idx(self.images_path), read_idx(self.labels_path)
         return {"features": self._images[index], "label": int(self._labels[index])}

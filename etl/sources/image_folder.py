@@ -11,7 +11,7 @@ import numpy as np
 from etl.images.pillow import suffixes
 from etl.sources.folder_walk import FolderWalk
 from etl.sources.identity import Identified, file_stamp
-from etl.sources.record import Record
+from etl.sources.record import Record, check_index
 
 # A read allocates as many bytes as the file claims to have.
 MAX_FILE_NBYTES = 1 << 30
@@ -88,8 +88,7 @@ class ImageFolder(Identified):
 
     def __getitem__(self, index: int) -> Record:
         """Read record `index`; raise `OSError` if its file is gone, and `ValueError` if it is empty or not plain."""
-        if not 0 <= index < len(self.files):
-            raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
+        check_index(self, index)
         encoded = read_bytes(f"{self.root}/{self.files[index]}")
         if not encoded:
             raise ValueError("the file is empty")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from etl.arguments import describe
 from etl.sources.identity import listed_sample, source_digests, source_identity, source_origin
 from etl.sources.randomness import random_states_kept
-from etl.sources.record import LABELS_KEYS, Record, check_source, pair_keys, source_name
+from etl.sources.record import LABELS_KEYS, Record, check_index, check_source, pair_keys, source_name
 from etl.sources.structure import PAIR, TEXT, Structure
 from presave.thread_safety import is_thread_safe
 
@@ -129,8 +129,7 @@ class MapDataset:
 
     def __getitem__(self, index: int) -> Record:
         """Read record `index`; raise `ValueError` for an item of another form, and any error of the data set."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
+        check_index(self, index)
         try:
             item = self.dataset[index]
         except IndexError as error:  # not the record's index, which exists

@@ -9,7 +9,16 @@ from typing import Any
 from etl.arguments import printable
 from presave import Record, RecordSequence
 
-__all__ = ["Record", "RecordError", "RecordSequence", "check_source", "pair_keys", "record_error", "source_name"]
+__all__ = [
+    "Record",
+    "RecordError",
+    "RecordSequence",
+    "check_index",
+    "check_source",
+    "pair_keys",
+    "record_error",
+    "source_name",
+]
 
 # Keys, in lower case, of features and of labels in mappings: the items of a data set, the batches of a loader.
 FEATURES_KEYS = frozenset(("features", "image", "images", "img", "pixel_values", "input", "inputs", "data", "x"))
@@ -76,6 +85,12 @@ def record_error(source: Any, record: int, stage: str, cause: BaseException) -> 
     name = describe(record) if describe is not None else ""
     text = str(cause) or type(cause).__name__
     return RecordError(source_name(source), record, stage, name, text)
+
+
+def check_index(source: RecordSequence, index: int) -> None:
+    """Raise `IndexError` that names the source if it has no record `index`."""
+    if not 0 <= index < len(source):
+        raise IndexError(f"record {index} of {source_name(source)}, which holds {len(source)}")
 
 
 def source_name(source: Any) -> str:

@@ -14,7 +14,7 @@ from etl.sources.csv_rows import scan_rows
 from etl.sources.folder_walk import FolderWalk
 from etl.sources.identity import Identified, file_stamp
 from etl.sources.labels import Labels
-from etl.sources.record import Record
+from etl.sources.record import Record, check_index
 from etl.sources.sequence_files import LABELS_FILE, ROOT, SUFFIX, find_sequences, label_sequences, label_steps
 from presave.files import checksum_bytes
 
@@ -177,8 +177,7 @@ class Sequences(Identified):
 
     def __getitem__(self, index: int) -> Record:
         """Read record `index`; raise `ValueError` that names file, line and column."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
+        check_index(self, index)
         return self._read(index)
 
     @property

@@ -19,7 +19,7 @@ from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.image_folder import MAX_FILE_NBYTES
 from etl.sources.labels import ClassNames, read_class_names
 from etl.sources.positioned_file import PositionedFile
-from etl.sources.record import Record
+from etl.sources.record import Record, check_index
 from etl.sources.tar_index import FURTHER_IMAGE, KEY_RULE, TarIndex, index_tar
 from etl.sources.tar_labels import LabelMember
 
@@ -147,8 +147,7 @@ class Tar(FileIdentity):
         return f"Tar({self.name!r}, {len(self):,} samples in {len(self.shards)} shards)"
 
     def _locate(self, index: int) -> tuple[int, int]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
+        check_index(self, index)
         shard = bisect_right(self._ends, index)
         return shard, int(index) - (self._ends[shard - 1] if shard else 0)
 

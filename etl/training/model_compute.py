@@ -237,7 +237,7 @@ def make_model_compute(work: ModelWork, batch: Any) -> ModelCompute:
         If there are no labels to train on, or the model cannot be made.
     """
     settings = work.settings
-    # As numpy arrays, of which only shape and dtype matter.
+    # As numpy arrays. Only their shapes and dtypes matter.
     arrays = map_batch(as_batch(batch), lambda array: as_array(as_tensor(array).cpu()))
     model, backend = model_for(work, arrays), _backend_of(settings, work.rank)
     if work.rank.is_together and backend.device.type == "cuda":

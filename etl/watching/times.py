@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import get_ident
-from time import perf_counter
+from threading import get_ident, get_native_id
+from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 from etl.measuring.structure import record_count
@@ -112,11 +110,11 @@ class LoopTimes:
         """Note that an epoch begins, `seconds` of whose first wait have passed."""
         self._starting, self._resumed = seconds, None
         self.end_watch()
-        began = time.perf_counter()
+        began = perf_counter()
         self._began = self._began or began
         if self._cost <= MAX_COST_SHARE * (began - self._began):
             self.watch = WaitWatch(MAX_COST_SHARE).__enter__()
-            self._cost += time.perf_counter() - began
+            self._cost += perf_counter() - began
 
     def note_step(self, now: float, waited: float) -> float | None:
         """Note that the loop asks for a batch, after `waited` seconds for all loaders; return its step, if any."""
@@ -155,13 +153,13 @@ class LoopTimes:
 
     def end_watch(self) -> None:
         """Look no more at what other threads do in this epoch."""
-        began, watch, self.watch = time.perf_counter(), self.watch, None
+        began, watch, self.watch = perf_counter(), self.watch, None
         if watch is not None:
             watch.__exit__()
             lost = watch.times()
             if lost is not None:
                 self.lost.append(lost)
-            self._cost += time.perf_counter() - began
+            self._cost += perf_counter() - began
 
 
 class FetchTimer:
@@ -172,19 +170,19 @@ class FetchTimer:
         # When another batch may be timed without taking too large a share of the time.
         self.due = math.inf
         with contextlib.suppress(OSError):
-            self._task = Task(f"{os.getpid()}/task/{threading.get_native_id()}")
-            self.due = time.perf_counter()
+            self._task = Task(f"{os.getpid()}/task/{get_native_id()}")
+            self.due = perf_counter()
 
     def take(self, fetch: Callable[[], Any]) -> tuple[Any, Fetch]:
         """Return `fetch()` and its times; it must be due."""
-        asked = time.perf_counter()
+        asked = perf_counter()
         self._task.used = self._task.queued = 0.0
         self._task.begin()
-        used, began = time.thread_time(), time.perf_counter()
+        used, began = thread_time(), perf_counter()
         batch = fetch()
-        ended, used = time.perf_counter(), time.thread_time() - used
+        ended, used = perf_counter(), thread_time() - used
         self._task.end()
-        self.due += (began - asked + time.perf_counter() - ended) / MAX_COST_SHARE
+        self.due += (began - asked + perf_counter() - ended) / MAX_COST_SHARE
         return batch, Fetch(ended - began, used, self._task.queued)
 
 
@@ -199,7 +197,7 @@ class Activity:
 
     def end(self, began: float) -> float:
         """Return the seconds of a wait since `began`, which is over."""
-        wait = time.perf_counter() - began
+        wait = perf_counter() - began
         self.waits = False
         self.waited += wait
         return wait
@@ -218,7 +216,7 @@ class LoopClock:
     @property
     def is_waiting(self) -> bool:
         """True if this thread waits for a batch already: what it asks now is a part of that."""
-        here = self.activities.get(threading.get_ident())
+        here = self.activities.get(get_ident())
         return here is not None and here.waits
 
     def start(self, times: LoopTimes, begin: Callable[[], Any]) -> Any:
@@ -229,7 +227,7 @@ class LoopClock:
         if self._before is not None:
             self._before(times, None)
         here.times, here.waits = times, True
-        began = time.perf_counter()
+        began = perf_counter()
         try:
             return begin()
         finally:

@@ -15,6 +15,7 @@ import torch
 import etl
 from etl.loading.batch import Batch
 from etl.training import EarlyStopping, FitResult
+from etl.training.early_stopping import _weight
 from tests.training.rank_jobs import make_model, raw
 
 
@@ -83,6 +84,12 @@ def test_repeated_records_do_not_count() -> None:
         fit(stopping)
         scores += stopping.scores
     assert scores[0] == scores[1] == scores[2]
+
+
+def test_labels_without_a_mask_weigh_as_many_as_there_are_records_beside_padded_ones() -> None:
+    labels = np.zeros((4, 3)), np.zeros(4)
+    batch = Batch(np.zeros((4, 2)), labels, labels_mask=(np.array([[1, 1, 0]] * 4), None))
+    assert _weight(batch) == 8 + 4
 
 
 def test_by_default_the_score_is_that_of_the_training() -> None:
