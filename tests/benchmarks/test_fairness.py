@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +74,9 @@ def results(data: Data, started: list[dict[str, Any]]) -> CellResults:
 
     def noting(*given: Any, **options: Any) -> Any:
         server = start_server(*given, **options)
-        started.append({"pid": server.pid, "seed": options["hash_seed"], **psutil.Process(server.pid).environ()})
+        while not (environment := psutil.Process(server.pid).environ()):
+            time.sleep(0.001)  # the kernel shows none while it starts the program
+        started.append({"pid": server.pid, "seed": options["hash_seed"], **environment})
         return server
 
     with pytest.MonkeyPatch.context() as patch:
