@@ -20,6 +20,7 @@ from rich.console import Console
 from benchmarks import serving
 from benchmarks.console import say_failure
 from benchmarks.servers import ROOT
+from benchmarks.settings import settings_table
 from benchmarks.studies import (
     bare_loop,
     compute_times,
@@ -73,13 +74,12 @@ BLOCKS = {
     "compute-times": Block("compute-times.jsonl", "benchmarks.studies.compute_times photos", compute_times.render),
     "serving": Block("serving.jsonl", "benchmarks.serving", serving.render),
     "serving-sentence": Block("serving.jsonl", "benchmarks.serving", serving.sentence),
+    "settings": Block("settings.jsonl", "benchmarks.settings", settings_table.render),
     "gc-pauses": Block("gc-pauses.jsonl", "benchmarks.studies.gc_pauses", gc_pauses.render),
     "watching": Block("watching.jsonl", "benchmarks.studies.watching", watching.render),
     "variances": Block("variances.jsonl", "benchmarks.studies.variances", variances.render),
 }
 MARKS = re.compile(r"(?<=<!-- evidence: )(?P<name>[\w-]+) -->\n(?P<text>.*?)(?=<!-- end of (?P=name) -->)", re.DOTALL)
-# Measured before there were journals: their studies are to be run again, and these lines to go.
-BEFORE_JOURNALS = ("docs/runtime.md",)
 FENCES = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 # A ratio with its interval, a rate, a count of comparisons.
 FIGURE = re.compile(
@@ -122,8 +122,7 @@ def check(paths: Iterable[Path], folder: Path) -> list[str]:
         text, name = path.read_text(), path.relative_to(ROOT)
         if rewrite(text, folder) != text:
             wrong.append(f"{name} differs from the journals: python -m benchmarks.evidence writes its blocks")
-        if str(name) not in BEFORE_JOURNALS:
-            wrong += [f"{name}:{line}: {figure} is not from a journal" for line, figure in figures(text)]
+        wrong += [f"{name}:{line}: {figure} is not from a journal" for line, figure in figures(text)]
     return wrong
 
 

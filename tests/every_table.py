@@ -84,7 +84,7 @@ def show_settings() -> None:
         ),
         ("heap", "image_decoding", "tcmalloc"): SettingPairs(missing="libtcmalloc.so is not installed on this machine"),
     }
-    settings_table.show(measured, 600.0, wide_console())
+    settings_table.show(measured, wide_console())
 
 
 def show_peers() -> None:

@@ -6,15 +6,15 @@ import ctypes.util
 import math
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from benchmarks.cells import Profile
-from benchmarks.console import Progress
 from benchmarks.journal import Kind, by_variant, open_rounds
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.turn_rounds import Arm, Pair, Pairs, PairTurns, TurnRounds, Turns, cpus_of_round
+from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import start_server
 from benchmarks.settings.setting import AXES, DEFAULT, unsupported_reason
 from benchmarks.workload import Data, make_data
@@ -31,7 +31,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass
-class SettingPairs(Pairs):
+class SettingPairs(Pairs, JsonValues):
     """Pairs of the default (A) and a setting (B), or the reason why there are none.
 
     Attributes
@@ -64,8 +64,36 @@ class SettingPairs(Pairs):
             return super().log_ratios
         return [math.log(sum(b for _, b in pair) / sum(a for a, _ in pair)) for pair in self.blocks]
 
+    def rounded(self) -> SettingPairs:
+        """Return the same with five digits of each time."""
+        blocks = [[(float(f"{a:.5g}"), float(f"{b:.5g}")) for a, b in pair] for pair in self.blocks]
+        return replace(self, blocks=blocks)
 
+
+@dataclass(frozen=True)
+class SettingRound(JsonValues):
+    """The pairs of one round, or why there are none, by axis, workload and value."""
+
+    pairs: list[tuple[Key, SettingPairs]]
+
+
+# asv's pairs, by what was measured and round; and the rounds of the study.
 JOURNAL: Kind[tuple[Key, int], PairTurns] = Kind("settings", tuple[Key, int], PairTurns)
+SETTING_ROUNDS: Kind[int, SettingRound] = Kind("settings", int, SettingRound)
+
+
+def joined(rounds: Iterable[SettingRound]) -> dict[Key, SettingPairs]:
+    """Return the pairs of all rounds."""
+    found: dict[Key, SettingPairs] = {}
+    for key, pairs in (each for taken in rounds for each in taken.pairs):
+        before = found.get(key, SettingPairs())
+        found[key] = replace(
+            pairs,
+            blocks=before.blocks + pairs.blocks,
+            memory=before.memory + pairs.memory,
+            failure=before.failure or pairs.failure,
+        )
+    return found
 
 
 def keys(axes: Iterable[str]) -> list[Key]:
@@ -75,17 +103,19 @@ def keys(axes: Iterable[str]) -> list[Key]:
     ]
 
 
-def take_turns(
-    axes: Iterable[str], rounds: int, seconds: float, progress: Progress = lambda _: None
-) -> dict[Key, SettingPairs]:
+def take_turns(axes: Iterable[str], rounds: range, seconds: float, seed: int | None = None) -> dict[Key, SettingPairs]:
     """Measure settings in turns with the default. Every round imports both arms anew (`measuring/layout.py`).
 
     Parameters
     ----------
     axes : iterable of str
         Keys of `AXES`, all of whose values are measured on all of their workloads.
-    progress : Progress
-        Called after each pair.
+    rounds : range
+        Numbers of the rounds.
+    seconds : float
+        Time for the turns of a pair.
+    seed : int or None
+        Decides the order in each round, see `Rounds`.
 
     Raises
     ------
@@ -96,13 +126,9 @@ def take_turns(
     """
     missing = {key: unsupported_reason(AXES[key[0]].at(key[0], key[2])) for key in keys(axes)}
     wanted = [key for key, reason in missing.items() if not reason]
-    profile = Profile("settings", SAMPLES, IMAGE_SIZE, rounds, seconds, grid=False)
+    profile = Profile("settings", SAMPLES, IMAGE_SIZE, rounds.stop, seconds, grid=False)
     with tempfile.TemporaryDirectory() as folder, open_rounds(JOURNAL, wanted, profile) as journal:
         data = make_data(profile, Path(folder))
-
-        def note(key: tuple[Key, int], turns: PairTurns) -> None:
-            journal.note(key, turns)
-            progress(len(journal.results) / len(wanted) / rounds)
 
         def note_failure(key: Key, error: MeasurementError) -> None:
             if key[2] == DEFAULT:  # there is nothing to compare with
@@ -114,11 +140,12 @@ def take_turns(
             lambda key, number: pair_of(*key, seconds, number),
             partial(start_server_of, data),
             taken=by_variant(journal.results),
-            note=note,
+            note=journal.note,
             on_failure=note_failure,
+            seed=seed,
         )
-        taken.run(rounds)
-    progress(1.0)
+        taken.finished = rounds.start
+        taken.run(rounds.stop)
     return {
         key: SettingPairs(
             [each.blocks[TIME] for each in taken.samples.get(key, {}).values()],

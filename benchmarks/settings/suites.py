@@ -27,7 +27,7 @@ class AgainstDefault(Suite, ABC):
 
     @attributes(timeout=MEASURING_TIMEOUT_SECONDS)
     def setup_cache(self) -> dict[Key, SettingPairs]:
-        return take_turns(AXES, PROFILE.setting_rounds, PAIR_SECONDS)
+        return take_turns(AXES, range(PROFILE.setting_rounds), PAIR_SECONDS)
 
     @property
     @abstractmethod

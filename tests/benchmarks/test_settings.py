@@ -20,7 +20,7 @@ from rich.console import Console
 import etl
 from benchmarks.cells import PROFILE_VARIABLE, Profile
 from benchmarks.datasets import DATA_VARIABLE
-from benchmarks.journal import JOURNAL_VARIABLE
+from benchmarks.journal import JOURNAL_VARIABLE, Journal
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.same_work import DifferentWork, DoneWork
 from benchmarks.measuring.turns import OpenedArm
@@ -29,9 +29,10 @@ from benchmarks.settings import setting as settings
 from benchmarks.settings import settings_turns as turns
 from benchmarks.settings import settings_worker, suites
 from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Setting, SettingAxis, on_backend, unsupported_reason
-from benchmarks.settings.settings_table import as_json, show
+from benchmarks.settings.settings_table import lines_of, render, show
 from benchmarks.settings.settings_turns import SettingPairs, keys, take_turns
 from benchmarks.settings.settings_worker import WORKLOADS
+from benchmarks.studies.study import INTERRUPTED
 from benchmarks.workload import make_data
 
 MISSING = sorted(set(settings.ALLOCATORS) - set(settings.ALLOCATORS_HERE))
@@ -47,7 +48,7 @@ def measured(ratio: float, memory: tuple[int, int] = (100, 200), rounds: int = 1
 
 def shown(results: dict[Any, SettingPairs]) -> str:
     text = io.StringIO()
-    show(results, 60.0, Console(file=text, width=400))
+    show(results, Console(file=text, width=400))
     return text.getvalue()
 
 
@@ -108,7 +109,7 @@ def test_what_a_commit_lacks_is_reported_and_not_tried(monkeypatch: pytest.Monke
     assert "no batch boundaries" in unsupported_reason(Setting())
     monkeypatch.setattr(turns, "start_server", None)
     monkeypatch.setattr(turns, "make_data", lambda *_: None)
-    assert all(each.missing and not each.blocks for each in take_turns(["heap"], 1, 0.0).values())
+    assert all(each.missing and not each.blocks for each in take_turns(["heap"], range(1), 0.0).values())
 
 
 def test_complete_rounds_are_not_measured_again_after_an_interruption(
@@ -122,18 +123,20 @@ def test_complete_rounds_are_not_measured_again_after_an_interruption(
     def start(*_: Any, hash_seed: int, **__: Any) -> FakeServer:
         return FakeServer(hash_seed, opened)
 
-    def interrupt(done: float) -> None:
-        if done == 9 / 16:
+    def note_and_interrupt(journal: Journal[Any, Any], key: Any, result: Any) -> None:
+        note(journal, key, result)
+        if len(journal.results) == 9:
             raise KeyboardInterrupt
 
+    note = Journal.note
     monkeypatch.setattr(turns, "start_server", start)
-    with pytest.raises(KeyboardInterrupt):
-        take_turns(["heap"], 4, 0.0, interrupt)
-    shares: list[float] = []
-    measured = take_turns(["heap"], 4, 0.0, shares.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "note", note_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            take_turns(["heap"], range(4), 0.0)
+    measured = take_turns(["heap"], range(4), 0.0)
     # Two rounds were complete; the pair of the third that was measured is measured again. Each opens both arms.
     assert [number for _, number in opened] == [0] * 8 + [1] * 8 + [2] * 10 + [3] * 8
-    assert shares == [*(done / 16 for done in range(9, 17)), 1.0]
     assert len(measured) == 4
     for each in measured.values():
         assert each.blocks == [[(pytest.approx(seconds), pytest.approx(seconds))] for seconds in (1.0, 2.0, 3.0, 4.0)]
@@ -152,7 +155,7 @@ def real() -> Iterator[dict[turns.Key, SettingPairs]]:
             "allocator": SettingAxis((*settings.ALLOCATORS_HERE, UNKNOWN), ("new batches",)),
         }
         patch.setattr(turns, "AXES", axes)
-        yield take_turns(axes, 1, 0.0)
+        yield take_turns(axes, range(1), 0.0)
 
 
 @pytest.mark.slow
@@ -207,16 +210,16 @@ def test_only_a_failure_of_the_default_is_raised(value: str, monkeypatch: pytest
     monkeypatch.setattr(turns, "make_data", lambda *_: SimpleNamespace(to_json=dict))
     monkeypatch.setattr(turns, "start_server", start)
     with pytest.raises(MeasurementError) if value == DEFAULT else nullcontext():
-        (result,) = take_turns(["heap"], 2, 0.0).values()
+        (result,) = take_turns(["heap"], range(2), 0.0).values()
         assert (result.failure, result.blocks) == ("it cannot be measured", [])
 
 
 @pytest.mark.parametrize(
     ("ratio", "rounds", "word"),
     [
-        (0.8, 12, "real: faster"),
-        (1.2, 12, "real: slower"),
-        (1.001, 12, "placebo"),
+        (0.8, 12, "faster"),
+        (1.2, 12, "slower"),
+        (1.001, 12, "a placebo"),
         (1.02, 12, "not clear"),
         (0.5, 3, "not clear"),
     ],
@@ -224,12 +227,8 @@ def test_only_a_failure_of_the_default_is_raised(value: str, monkeypatch: pytest
 def test_a_verdict_says_whether_a_setting_is_real(ratio: float, rounds: int, word: str) -> None:
     results = {("heap", "decoding", "retain"): measured(ratio, (2_000_000, 3_000_000), rounds)}
     text = shown(results)
-    assert word in text
+    assert lines_of(results)[1][-1] == word
     assert "2 to 3" in text
-    (entry,) = as_json(results)
-    assert json.loads(json.dumps(entry)) == entry
-    assert entry["memory_nbytes"] == [[2_000_000, 3_000_000]] * rounds
-    assert (entry["low"] is None) == (entry["high"] is None) == (rounds == 3)
 
 
 def test_the_total_time_of_rare_events_counts() -> None:
@@ -278,23 +277,39 @@ def test_every_value_of_every_suite_is_one_that_is_measured() -> None:
     assert asked == every
 
 
-def test_the_command_measures_what_it_is_asked_for(
+def test_the_study_keeps_each_round_goes_on_after_an_interruption_and_fills_the_tables_of_the_guide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Any] = []
 
-    def take(axes: Any, rounds: int, seconds: float, progress: Any) -> dict[Any, SettingPairs]:
-        asked.append((tuple(axes), rounds))
-        return {("heap", "decoding", "retain"): measured(0.5)}
+    def take(axes: Any, rounds: range, *_: object) -> dict[Any, SettingPairs]:
+        if rounds.start == 2 and rounds not in asked:
+            asked.append(rounds)
+            raise KeyboardInterrupt
+        asked.append((tuple(axes), *rounds))
+        failing = SettingPairs(failure="no glibc" if rounds.start == 1 else "")
+        return {("heap", "decoding", DEFAULT): measured(1.3, rounds=1), ("heap", "decoding", "limit:1"): failing}
 
     monkeypatch.setattr(command, "take_turns", take)
-    assert command.main(["--only", "heap,dtype", "--rounds", "3", "--json", str(tmp_path / "settings.json")]) == 0
-    assert asked == [(("heap", "dtype"), 3)]
+    call = ["--only", "heap,dtype", "--rounds", "12", "--samples", str(tmp_path / "settings.jsonl")]
+    assert command.main(call) == INTERRUPTED
+    assert command.main(call) == 0
+    assert asked == [
+        *((("heap", "dtype"), number) for number in range(2)),
+        range(2, 3),
+        *((("heap", "dtype"), number) for number in range(2, 12)),
+    ]
     printed = capsys.readouterr().out
-    assert "real: faster" in printed
-    assert "0.50 (" in printed
-    (entry,) = json.loads((tmp_path / "settings.json").read_text())["settings"]
-    assert entry["value"] == "retain"
+    assert "1.30 (1.30 to 1.30)" in printed
+    assert "no glibc" in printed
+    explained, table = render(tmp_path / "settings.jsonl").strip().split("\n\n")
+    assert explained.startswith("12 pairs of processes for each; intervals of 99.9%.")
+    assert table.splitlines() == [
+        "| heap | decoding |",
+        "| --- | --- |",
+        "| `default` | 1.30 (1.30 to 1.30), slower |",
+        "| `limit:1` | failed |",
+    ]
     with pytest.raises(SystemExit):
         command.main(["--only", "stack"])
     assert "no setting is called stack" in capsys.readouterr().err
@@ -302,11 +317,11 @@ def test_the_command_measures_what_it_is_asked_for(
 
 @pytest.mark.parametrize("error", [DifferentWork("an epoch gave 1.0 and 2.0"), MeasurementError("it has ended")])
 def test_what_cannot_be_compared_is_an_error_that_says_why(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(command, "take_turns", fail)
-    assert command.main([]) == 1
+    assert command.main(["--samples", str(tmp_path / "settings.jsonl")]) == 2
     assert str(error) in capsys.readouterr().err
