@@ -42,33 +42,36 @@ class DeviceStep(Protocol):
 
 @dataclass(frozen=True)
 class Split(JsonValues):
-    """Seconds of an epoch, split after its start-up.
+    """Seconds of an epoch, split after its start-up and before its end.
 
     Attributes
     ----------
     first : float
         From the call of `iter` until the last batch of the start-up is done.
     rest : float
-        From then until the end of the epoch.
+        From then until the last batch is done.
+    end : float
+        From then until the iterator has ended, as when its workers end.
     """
 
     first: float
     rest: float
+    end: float = 0.0
 
     @property
     def total(self) -> float:
-        """Seconds of all batches."""
-        return self.first + self.rest
+        """Seconds of all of it."""
+        return self.first + self.rest + self.end
 
     def scaled(self, measured_batches: float, batches: float, start_up: int = 1) -> float:
         """Return the seconds of an epoch of `batches` batches, of which `measured_batches` were measured.
 
-        The time after the start-up is proportional to the number of batches; the start-up counts once. If there is
-        nothing after it, all of the time is proportional.
+        The time after the start-up is proportional to the number of batches; the start-up and the end count once. If
+        there is nothing after the start-up in either, all of the time is proportional.
         """
         if measured_batches <= start_up or batches <= start_up:
             return self.total * batches / measured_batches
-        return self.first + self.rest * (batches - start_up) / (measured_batches - start_up)
+        return self.first + self.rest * (batches - start_up) / (measured_batches - start_up) + self.end
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class EpochMetrics(JsonValues):
         """Return the means of the times of epochs with equally many batches and records."""
 
         def mean(splits: Sequence[Split]) -> Split:
-            return Split(fmean(each.first for each in splits), fmean(each.rest for each in splits))
+            return Split(*(fmean(getattr(each, name) for each in splits) for name in ("first", "rest", "end")))
 
         return replace(
             epochs[0],
@@ -155,8 +158,8 @@ class EpochTimes:
     @property
     def wall(self) -> Split:
         """The whole epoch."""
-        started = self.done[self.start_up - 1]
-        return Split(float(started - self.started), float(self.ended - started))
+        started = float(self.done[self.start_up - 1])
+        return Split(started - self.started, self.ended - started - self._at_end, self._at_end)
 
     @property
     def host_wait(self) -> Split:
@@ -180,9 +183,7 @@ class EpochTimes:
     @property
     def stall(self) -> Split:
         """The part of `host_wait` in which no step was running."""
-        stalls = self.stalls
-        at_end = max(0.0, self.exhausted - max(self.last_asked, float(self.done[-1])))
-        return self._split(stalls, at_end)
+        return self._split(self.stalls, self._at_end)
 
     @property
     def compute(self) -> Split:
@@ -196,8 +197,13 @@ class EpochTimes:
             self.batches, self.samples, self.wall, self.compute, self.stall, self.host_wait, self.start_up
         )
 
+    @property
+    def _at_end(self) -> float:
+        """Seconds in which nothing was computed while the iterator ended."""
+        return max(0.0, self.exhausted - max(self.last_asked, float(self.done[-1])))
+
     def _split(self, seconds: NDArray[np.float64], at_end: float) -> Split:
-        return Split(float(seconds[: self.start_up].sum()), float(seconds[self.start_up :].sum()) + at_end)
+        return Split(float(seconds[: self.start_up].sum()), float(seconds[self.start_up :].sum()), at_end)
 
 
 def run_epoch(

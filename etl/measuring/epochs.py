@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -103,6 +104,8 @@ class Epochs:
     def __init__(self, loading: MeasuredLoader, batches: int | None = None) -> None:
         self._loading = loading
         self._batches = batches
+        # An epoch that was cut off.
+        self._begun: Iterator[Any] | None = None
         self.loader = loading.make()
 
     def __enter__(self) -> Self:
@@ -112,11 +115,20 @@ class Epochs:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the next epoch, as far as it is measured."""
-        return iter(self.loader) if self._batches is None else first_batches(self.loader, self._batches)
+        """Iterate over the next epoch, as far as it is measured.
+
+        If it is cut off, the rest is abandoned by the next call of `rewind` or `close`, where that is not timed:
+        workers may finish what they have begun, and a whole epoch does not wait for that.
+        """
+        if self._batches is None:
+            return iter(self.loader)
+        self._abandon()
+        self._begun = iter(self.loader)
+        return islice(self._begun, self._batches)
 
     def rewind(self) -> None:
         """Return to the beginning of epoch 0, if the loader can."""
+        self._abandon()
         if self._loading.can_rewind:
             self.loader.set_epoch(0)  # type: ignore[attr-defined]
 
@@ -167,6 +179,7 @@ class Epochs:
 
     def close(self) -> None:
         """Close the loader, or drop it if it has no `close`."""
+        self._abandon()
         loader, self.loader = self.loader, ()
         close_loader(loader)
         is_left = weakref.ref(loader) if self._loading.can_rewind else lambda: True
@@ -174,18 +187,9 @@ class Epochs:
         if is_left():
             gc.collect()  # a loader in a reference cycle may end its workers only now
 
-
-def first_batches(loader: Iterable[Any], count: int) -> Iterator[Any]:
-    """Yield the first `count` batches of the next epoch of `loader`, and abandon the rest."""
-    batches = iter(loader)
-    try:
-        for number, batch in enumerate(batches, start=1):
-            yield batch
-            del batch
-            if number == count:
-                return
-    finally:
-        close_loader(batches)
+    def _abandon(self) -> None:
+        begun, self._begun = self._begun, None
+        close_loader(begun)
 
 
 def close_loader(loader: object) -> None:

@@ -214,11 +214,12 @@ class Sample(JsonValues):
 
         A loop beside a device may wait without a stall, so this is a share of the stall.
         """
-        waits, stall = self.loading_waits, self.epoch.stall.rest
+        waits, stall = self.loading_waits, self.epoch.stall
         storage = None if waits is None else waits.storage
         if waits is None or storage is None:
             return None
-        return Split(0.0, stall * storage / waits.waited if waits.waited else 0.0)
+        share = storage / waits.waited if waits.waited else 0.0
+        return Split(0.0, stall.rest * share, stall.end * share)
 
 
 def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:

@@ -102,7 +102,7 @@ def test_a_simulated_step_takes_its_time_once_and_begins_when_the_one_before_is_
         step(Batch())
     spans = step.finish()
     assert len(spans) == 4
-    assert all(ended - began >= 0.01 for began, ended in spans)
+    assert all(ended - began >= 0.01 - 1e-9 for began, ended in spans)
     assert all(ended <= began for (_, ended), (began, _) in pairwise(spans))
 
 
@@ -149,32 +149,32 @@ IN_TIME = ([0.0, 2.0, 5.0], [2.0, 3.0, 6.0], [2.0, 5.0, 8.0], [5.0, 8.0, 11.0], 
 
 
 @pytest.mark.parametrize(
-    ("moments", "stalled", "rest"),
+    ("moments", "stalled", "stall"),
     [
         # The second batch is loaded just when the device becomes idle, the third a second later.
-        (LATE, [0.0, 5.0, 8.0], 1.0),
+        (LATE, [0.0, 5.0, 8.0], Split(2.0, 1.0)),
         # The device is busy until both are loaded, and then idle until the iterator ends.
-        (IN_TIME, [0.0, 3.0, 6.0], 3.0),
+        (IN_TIME, [0.0, 3.0, 6.0], Split(2.0, 0.0, 3.0)),
     ],
     ids=["late", "in time"],
 )
 def test_stall_is_the_wait_that_the_previous_step_did_not_cover(
-    moments: tuple[Any, ...], stalled: list[float], rest: float
+    moments: tuple[Any, ...], stalled: list[float], stall: Split
 ) -> None:
     asked, loaded, began, done = map(np.array, moments[:4])
     times = EpochTimes(0.0, asked, loaded, began, done, *moments[4:], samples=3)
     assert times.stalled.tolist() == stalled
-    assert times.stall == Split(2.0, rest)
-    assert times.host_wait == Split(2.0, (loaded - asked)[1:].sum() + times.exhausted - times.last_asked)
+    assert times.stall == stall
+    assert times.host_wait == Split(2.0, (loaded - asked)[1:].sum(), times.exhausted - times.last_asked)
     assert times.compute.total == 9.0
     assert times.wall.total == times.compute.total + times.stall.total
 
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_step_that_was_left_in_flight_does_not_count_in_compute_alone(waits: bool) -> None:
-    step = SimulatedDevice(0.05, waits)
+    step = SimulatedDevice(0.5, waits)
     step(Batch())
-    assert 0.05 <= seconds_of_step(step, [Batch()], seconds=0.0, min_steps=1) < 0.09
+    assert 0.5 <= seconds_of_step(step, [Batch()], seconds=0.0, min_steps=1) < 0.9
 
 
 def test_compute_alone_is_the_mean_of_whole_passes() -> None:

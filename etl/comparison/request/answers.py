@@ -122,7 +122,7 @@ class TuningSample(JsonValues):
         wall, start_up = sample.epoch.wall, sample.epoch.start_up
         rest = sample.epoch.batches - start_up
         per_batch = wall.rest / rest if rest else wall.total / sample.epoch.batches
-        first = max(0.0, wall.first - (start_up - 1) * per_batch)
+        first = max(0.0, wall.first - (start_up - 1) * per_batch) + (wall.end if rest else 0.0)
         return cls(first, per_batch, sample.peak_memory, sample.throttled, sample.device)
 
     def epoch_seconds(self, batches: float) -> float:
