@@ -6,6 +6,7 @@ import errno
 import functools
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -247,16 +248,18 @@ class Configuration:
         folder = Path(self.needed_store())
         if folder.exists():
             raise ValueError(f"{folder} exists already; choose another path, or remove it")
-        unfinished = folder.with_name(f"{folder.name}{UNFINISHED}")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Of its own, because another process may do the same.
+        own = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=UNFINISHED, dir=folder.parent)
+        unfinished = Path(own, folder.name)
         try:
+            unfinished.mkdir()
             started = time.perf_counter()
             prepare(self._task(function, None, unfinished))
             seconds = time.perf_counter() - started
             unfinished.rename(folder)
         finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.rmtree(own, ignore_errors=True)
         return seconds
 
     def set_compute_threads(self) -> None:

@@ -114,6 +114,13 @@ class Wakeups:
         self.waiting = 0
         self.tokens: SimpleQueue[None] = SimpleQueue()
 
+    def give_up(self) -> None:
+        """Wait no more, after `tokens.get` has timed out. The state must be locked."""
+        if self.waiting > 0:
+            self.waiting -= 1
+        else:  # this thread was to be woken meanwhile
+            self.tokens.get_nowait()
+
     def notify_all(self) -> None:
         """Wake the threads that wait. The state must be locked."""
         while self.waiting > 0:

@@ -188,7 +188,7 @@ class PartialStore:
 
     def _leave(self) -> None:
         """Release the folder after a failed write. Remove the folder if it holds no complete shard."""
-        if not any(self.folder.glob(f"*{DONE_SUFFIX}")):
+        if self._owner is not None and not any(self.folder.glob(f"*{DONE_SUFFIX}")):
             self.discard()
         self._release()
 
@@ -284,17 +284,18 @@ class ShardFolder:
         self._folder = folder
         self._number = number
         self._span = span
+        self._run = ""
         self.path = folder
 
     def __enter__(self) -> Self:
         # The name contains the run, because a worker of an earlier run may still be at work in its own folder.
         with disk_errors(self._folder, 0):
             try:
-                run = (self._folder / RUN_NAME).read_text()
+                self._run = (self._folder / RUN_NAME).read_text()
             except FileNotFoundError:
                 raise aborted_error(self._folder) from None
             for attempt in range(MAX_ATTEMPTS):
-                self.path = self._folder / f"{self._number:05d}.{run}.{attempt}"
+                self.path = self._folder / f"{self._number:05d}.{self._run}.{attempt}"
                 with suppress(FileExistsError):
                     self.path.mkdir()
                     return self
@@ -324,6 +325,8 @@ class ShardFolder:
         Nothing is flushed to the disk here. If the machine crashes before the flush, the next write recognizes an
         incomplete file by its checksum.
         """
+        if self._is_superseded():
+            raise aborted_error(self._folder)
         marker = _marker(self._folder, self._number)
         moved: list[Path] = []
         try:
@@ -341,10 +344,16 @@ class ShardFolder:
                 marker.unlink(missing_ok=True)
                 raise aborted_error(self._folder)
         except BaseException:
-            for path in moved:
+            for path in moved if not self._is_superseded() else []:  # or they may be those of the next write
                 path.unlink(missing_ok=True)
             raise
         return result
+
+    def _is_superseded(self) -> bool:
+        """Return True if another write has begun in the folder since."""
+        with suppress(OSError):
+            return (self._folder / RUN_NAME).read_text() != self._run
+        return False
 
 
 def load_origins(folder: Path, number: int) -> list[str]:

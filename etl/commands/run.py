@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import os
 import signal
 import subprocess
 import sys
@@ -32,6 +33,8 @@ def run(arguments: argparse.Namespace) -> NoReturn:
     for name, limit in limits.items():
         if limit is not None and limit <= 0:
             raise ValueError(f"--{name} must be above 0, not {limit}")
+    if arguments.seconds is not None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
+        raise ValueError("--seconds would end each rank at another step, and others wait for it: give --batches")
     if hasattr(builtins, "__IPYTHON__"):
         _run_beside()
     script = Script(arguments.script, arguments.is_module, arguments.arguments, **limits)

@@ -74,6 +74,7 @@ def time_stages(work: Work, backend: Backend | None) -> StageTimes:
     nbytes = sum(each.stat().st_size for each in files)
     with work.raw() as raw:
         records = _record_run(work, raw)
+        read_into_page_cache(files)
         memory = _rate(files, nbytes)
         warm = _stage_seconds(work, records)
         disk: float | None = None

@@ -111,6 +111,7 @@ class _Epoch(Iterator[Batch]):
         self._token = token
         self._sent: deque[tuple[Any, State | None]] = deque()
         self._is_ended = False
+        self._error: Exception | None = None
 
     def __next__(self) -> Batch:
         owner = self._owner
@@ -120,15 +121,19 @@ class _Epoch(Iterator[Batch]):
             if owner._running is not self._token:
                 raise RuntimeError(ENDED)
             while not self._is_ended and len(self._sent) <= AHEAD:
-                batch = next(self._batches, _END)
+                batch = self._ask(self._batches)
                 if batch is _END:
                     self._is_ended = True
                 else:
                     self._sent.append((owner._backend.send(as_batch(batch)), owner._read_state()))
                     del batch  # its memory can be reused as soon as it is copied
             if self._sent:
-                arriving, owner._state = self._sent.popleft()
-                return owner._finished(arriving.receive())
+                arriving, state = self._sent.popleft()
+                batch = owner._finished(arriving.receive())
+                owner._state = state
+                return batch
+            if self._error is not None:
+                raise self._error
         except BaseException:
             self.close()
             raise
@@ -136,9 +141,19 @@ class _Epoch(Iterator[Batch]):
         owner._align()
         raise StopIteration
 
+    def _ask(self, batches: Iterator[Any]) -> Any:
+        """Return the next batch; `_END` at the end, or if it has failed and others come before it."""
+        try:
+            return next(batches, _END)
+        except Exception as error:
+            if not self._sent:
+                raise
+            self._error = error
+            return _END
+
     def close(self) -> None:
         """End the epoch of the wrapped iterator."""
-        batches, self._batches = self._batches, None
+        batches, self._batches, self._error = self._batches, None, None
         self._sent.clear()
         if batches is not None:
             close_epoch(batches, self._owner._iterator)

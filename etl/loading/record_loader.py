@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from etl.loading.batch_plan import NONE_FINISHED, BatchSpec, Fields, Finished, Granularity
+from etl.loading.batch_plan import ENDED, NONE_FINISHED, BatchSpec, Fields, Finished, Granularity
 from etl.loading.padder import Padder
 from etl.loading.records import name_error, raise_from
 from etl.sources.record import RecordError, record_error
@@ -151,6 +151,8 @@ class RecordLoader:
         read_row = None if self._read_rows is None else self._read_rows(indices, True)
         for row, index in enumerate(indices.tolist()):
             record = None  # freed before the next one is read
+            if cursor.cancelled:
+                raise RuntimeError(ENDED)
             if forks.is_pending:
                 forks.let_through()
             if index in before:

@@ -38,7 +38,7 @@ ENDING_SECONDS = 10.0
 # A process that still holds the pipe does not keep the client from noticing after this time that the server has ended.
 LOOK_SECONDS = 0.5
 # Time to write a stack, to be killed, and to remove the shared memory of killed processes.
-STACK_SECONDS, KILL_SECONDS, CLEANING_SECONDS = 1.0, 5.0, 2.0
+STACK_SECONDS, KILL_SECONDS, CLEANING_SECONDS = 3.0, 5.0, 2.0
 SIGNALS = {
     signal.SIGKILL: " (out of memory?)",
     signal.SIGSEGV: " (segmentation fault)",
@@ -267,12 +267,14 @@ class Server:
         """Let the process that does not answer write its stack to standard error."""
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             children = psutil.Process(self.pid).children() if self.can_fork else []
-            written = self._written()
+            before = written = self._written()
             os.kill(children[0].pid if children else self.pid, STACK_SIGNAL)
             until = time.monotonic() + STACK_SECONDS
-            while self._written() == written and time.monotonic() < until:
-                time.sleep(0.01)
-            time.sleep(0.1)  # it is written line by line
+            while time.monotonic() < until:
+                time.sleep(0.2)  # it is written line by line
+                if before < (now := self._written()) == written:
+                    break
+                written = now
 
     def _written(self) -> int:
         """Return how many bytes the process has written to standard error."""

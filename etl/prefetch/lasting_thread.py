@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -54,8 +55,9 @@ class LastingThread:
     def begin(self, call: Call) -> int | None:
         """Let the thread make `call` next, and return the identifier of the thread."""
         if self._thread is None:
-            self._thread = interrupts.Worker(_work, (self._calls,), name=IDLE)
-            self._thread.start()
+            thread = interrupts.Worker(_work, (self._calls,), name=IDLE)
+            thread.start()
+            self._thread = thread
         self._last = call
         self._calls.put(call)
         return self._thread.ident
@@ -90,7 +92,7 @@ class Call:
         return self._ident is None or self._returned.wait(seconds)
 
     def run(self) -> None:
-        """Make the call, in the thread. An exception ends it as it would end a thread."""
+        """Make the call, in the thread."""
         thread, call, self._call = threading.current_thread(), self._call, None
         assert call is not None  # noqa: S101 - a call is made once
         thread.name = self._name
@@ -104,5 +106,8 @@ class Call:
 
 def _work(calls: SimpleQueue[Call | None]) -> None:
     while (call := calls.get()) is not None:
-        call.run()
+        try:
+            call.run()
+        except BaseException:  # noqa: BLE001 - shown as that of a thread, but the next call is made
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
         del call  # or it would live until the next one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -114,7 +113,7 @@ class Prefetcher:
             raise RuntimeError(
                 f"this epoch is loaded in process {self._owner}, of which this process is a fork: begin another here"
             )
-        deadline = None if timeout is None else time.monotonic() + timeout
+        left = timeout
         while True:
             with self._lock:
                 if self.is_stopped:
@@ -136,13 +135,19 @@ class Prefetcher:
                         return None
                     error, self._plan_error = self._plan_error, None
                     break
-                left = None if deadline is None else deadline - time.monotonic()
                 if timeout is not None and left is not None and left <= 0:
                     self._check_timeout(timeout)
-                    deadline, left = time.monotonic() + timeout, timeout
+                    left = timeout
                 self._is_ready.waiting += 1
-            with contextlib.suppress(Empty):
-                self._is_ready.tokens.get(timeout=left)
+            # A little at a time: if all processes are stopped meanwhile, that does not count.
+            patience, began = None if left is None else min(left, 1.0), time.monotonic()
+            try:
+                self._is_ready.tokens.get(timeout=patience)
+            except Empty:
+                with self._lock:
+                    self._is_ready.give_up()
+            if left is not None and patience is not None:
+                left -= min(patience, time.monotonic() - began)
         try:
             raise error
         finally:  # its traceback holds this frame: what the caller had would live until the collector runs
@@ -185,7 +190,18 @@ class Prefetcher:
 
     def _stop(self) -> None:
         """Make the threads end; `_lock` is held."""
-        self.is_stopped = True
+        self.is_stopped = self._planning.cancelled = True
+
+    def _fail(self, error: BaseException) -> None:
+        """Fail all batches: nothing can be loaded any more."""
+        with self._lock:
+            self._plan_error, self._is_exhausted, self._is_planning = error, True, False
+            for pending in self._pending:
+                if not pending.is_done:
+                    pending.errors.append((0, error))
+                    pending.is_done = True
+            self._has_work.notify_all()
+            self._is_ready.notify_all()
 
     def _check_timeout(self, timeout: float) -> None:
         """Raise an error because a wait was too long, unless waiting longer is justified; `_lock` is held."""

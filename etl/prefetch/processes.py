@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,7 +15,7 @@ from etl.prefetch.prefetcher import ErrorNamer, PendingBatch, Prefetcher
 from etl.prefetch.worker_main import Failed, Ready, Task
 from etl.prefetch.worker_pool import WorkerPool
 from etl.prefetch.worker_process import Chunk, Worker
-from etl.stages.cursor import Cursor
+from etl.stages.cursor import IDLE, Cursor
 from presave import forks, interrupts
 
 # Chunks that a worker has at a time: while it loads one, the next is waiting for it.
@@ -128,7 +129,7 @@ class ProcessPrefetcher(Prefetcher):
         if message is None:
             self._lose(worker, worker.death())
         elif isinstance(message, Ready):
-            worker.is_ready = True
+            worker.ready_at = worker.heard
         elif isinstance(message, Failed) and not worker.is_ready:
             self._lose(worker, message.unpack())
         else:
@@ -162,6 +163,7 @@ class ProcessPrefetcher(Prefetcher):
         else:
             with self._lock:
                 self._plan_error, self._is_exhausted = error, True
+                self._is_ready.notify_all()
         for chunk in chunks:
             self._end_chunk(chunk.pending, chunk.last - chunk.first)
         while not self._pool.alive:
@@ -180,16 +182,6 @@ class ProcessPrefetcher(Prefetcher):
         for chunk in chunks:
             self._send(renewed, chunk)
 
-    def _fail(self, error: BaseException) -> None:
-        """Fail all batches: nothing can be loaded any more."""
-        with self._lock:
-            self._plan_error, self._is_exhausted = error, True
-            for pending in self._pending:
-                if not pending.is_done:
-                    pending.errors.append((0, error))
-                    pending.is_done = True
-            self._is_ready.notify_all()
-
     def _stop(self) -> None:
         # Workers finish the chunks that they have, which nothing waits for.
         super()._stop()
@@ -207,8 +199,14 @@ class ProcessPrefetcher(Prefetcher):
                 return
             self._hung = True
             raise_from(error, cause)
-        self._hung = self._is_planning
         busy = sorted((worker for worker in self._pool.alive if worker.chunks), key=lambda worker: worker.heard)
+        # A worker may have had to start, or to finish what was left of another epoch.
+        since = [each.ready_at if each.chunks[0].prefetcher is self else each.heard for each in busy]
+        if any(moment > time.monotonic() - timeout for moment in since):
+            return
+        self._hung = self._is_planning
+        if self._is_planning and self._planning.record != IDLE and all(each.cursor.record == IDLE for each in busy):
+            raise_from(self._name_error(self._planning, cause), cause)  # nobody reads their answers
         at_next = [
             worker for worker in busy if any(chunk.pending in list(self._pending)[:1] for chunk in worker.chunks)
         ]

@@ -35,6 +35,8 @@ class ThreadPrefetcher(Prefetcher):
     def _work(self, cursor: Cursor) -> None:
         try:
             self._load(cursor)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
+            self._fail(error)
         finally:
             with self._lock:
                 self._working -= 1
@@ -96,6 +98,7 @@ class ThreadPrefetcher(Prefetcher):
             awaited = self._pending[0].plan
             if isinstance(awaited, BatchPlan):
                 for cursor in self._cursors:
-                    if cursor.record != IDLE and cursor.record in awaited.indices:
-                        raise awaited.loader.name_error(cursor, cause) from cause
+                    at = ThreadCursor(cursor.record, cursor.stage)  # it may go on meanwhile
+                    if at.record != IDLE and at.record in awaited.indices:
+                        raise awaited.loader.name_error(at, cause) from cause
         raise_from(self._name_error(self._planning, cause), cause)

@@ -68,7 +68,8 @@ class Worker:
         self.cursor = SharedCursor.from_buffer(cursor.data)
         self.cursor.record, self.cursor.stage, self.cursor.cancelled = IDLE, READING, False
         self.chunks: deque[Chunk] = deque()
-        self.is_ready = False
+        # Time at which the process said that it has started; 0 before.
+        self.ready_at = 0.0
         self.is_lost = False
         # Time of its latest message.
         self.heard = time.monotonic()
@@ -98,6 +99,11 @@ class Worker:
     def sentinel(self) -> int | None:
         """The descriptor that becomes readable when the process has ended; None before the process was started."""
         return None if self._process is None else self._process.sentinel
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the process has started."""
+        return self.ready_at > 0
 
     @property
     def is_idle(self) -> bool:

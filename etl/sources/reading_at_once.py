@@ -68,6 +68,8 @@ class _Check:
     def run(self) -> None:
         """Read one after the other, then at once, until no field is suspected in vain."""
         for index in self._indices:
+            if self.is_over:
+                return
             reading = self._read(index)
             if not isinstance(reading, Exception):
                 self._expected[index] = reading

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from etl.arguments import whole_number
 from etl.training.listeners import Iteration
@@ -30,7 +31,9 @@ class Checkpoint:
     ------
     ValueError
         At the start of the fit, if the file is of another model, optimizer, data set or list of listeners, or is no
-        checkpoint; if `every` is given and the batches are of a loader that cannot resume within an epoch.
+        checkpoint; if `every` is given and the batches are of a loader that cannot resume within an epoch. At the
+        first save, if the optimizer or a listener has a state that torch would not load again, such as numbers of
+        numpy.
     OSError
         If the file cannot be read or written.
 
@@ -50,6 +53,7 @@ class Checkpoint:
 
     def __init__(self, path: str | Path, every: int | None = None) -> None:
         self._path = Path(path)
+        self._is_first = True
         self._every = None if every is None else whole_number("every", every, least=1)
         self._training: Training | None = None
         self._unsaved = 0
@@ -59,9 +63,10 @@ class Checkpoint:
         if self._every is not None and not training.can_resume:
             raise ValueError("these batches cannot be resumed within an epoch: leave out `every`, to save at its end")
         training.check_whole_model("Checkpoint")
-        self._training, self._unsaved = training, 0
+        self._training, self._unsaved, self._is_first = training, 0, True
         if training.ranks.rank == 0:
-            remove_unfinished(self._path)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(self._path.resolve())
         # Rank 0 decides, for a file might appear, or disappear, between two looks.
         if training.ranks.first(self._path.exists()):
             self._load(training)
@@ -96,14 +101,7 @@ class Checkpoint:
         return self._training
 
     def _load(self, training: Training) -> None:
-        import torch
-
-        try:
-            state = torch.load(self._path, map_location="cpu", weights_only=True)
-        except OSError:
-            raise
-        except Exception as error:  # of zipfile, pickle and torch
-            raise ValueError(f"{self._path} is not a checkpoint: {type(error).__name__}: {error}") from error
+        state = _read(self._path, f"{self._path} is not a checkpoint")
         try:
             training.load_state_dict(state)
         except (ValueError, KeyError, TypeError) as error:
@@ -113,12 +111,30 @@ class Checkpoint:
         self._unsaved = 0
         training = self._running
         if training.ranks.rank == 0:
-            _write(self._path, training.state_dict())
+            _write(self._path.resolve(), training.state_dict(), self._is_first)
+            self._is_first = False
 
 
-def _write(path: Path, state: object) -> None:
+def _write(path: Path, state: object, reads_back: bool) -> None:
     import torch
 
     with replacing(path, mode=usual_mode(path)) as file:
         torch.save(state, file)
+        if reads_back:  # torch saves some values that it does not load
+            file.flush()
+            with os.fdopen(os.dup(file.fileno()), "rb") as written:
+                written.seek(0)
+                _read(written, f"{path}: what the optimizer or a listener has to save could not be loaded again")
     flush(path.parent)
+
+
+def _read(file: Path | BinaryIO, wrong: str) -> dict[str, Any]:
+    import torch
+
+    try:
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # of zipfile, pickle and torch
+        raise ValueError(f"{wrong}: {type(error).__name__}: {error}") from error
+    return state

@@ -146,7 +146,7 @@ class EarlyStopping:
             if self._best_model is not None and not training.failed:
                 training.model.load_state_dict(self._best_model)
         finally:
-            if self._part is not None and self._part is not self._evaluate:
+            if self._part is not None:
                 self._part.close()
             # What a training uses is not kept alive by its listeners.
             self._training, self._part, self._best_model, self._losses = None, None, None, []
@@ -194,7 +194,9 @@ class EarlyStopping:
             raise ValueError(
                 f"{describe(self._evaluate)} can be evaluated once only; pass an iterable that begins again"
             )
-        part = self._part = training.ranks.share(as_iterator(self._evaluate))
+        whole = as_iterator(self._evaluate)
+        part = training.ranks.share(whole)
+        self._part = None if part is whole else part
         return lambda: self._mean_loss(training, part)
 
     def _call(self, training: Training) -> float:

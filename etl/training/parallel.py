@@ -255,7 +255,8 @@ def _own_signal_handlers() -> Iterator[None]:
 def _quiet() -> Iterator[None]:
     """Keep torch from logging the errors that are raised here."""
     logger = logging.getLogger("torch.distributed.elastic")
-    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith(logger.name)]
+    names = list(logging.root.manager.loggerDict)  # other threads may add some
+    loggers = [logging.getLogger(name) for name in names if name.startswith(logger.name)]
     levels = [(each, each.level) for each in (logger, *loggers)]
     for each, _ in levels:
         each.setLevel(logging.CRITICAL)

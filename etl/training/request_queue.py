@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -88,7 +87,8 @@ class RequestQueue:
         self._groups: dict[Hashable, deque[Request]] = {}
         self._dropped: list[Request] = []
         self._is_closed = False
-        self._lock = threading.Lock()
+        # Re-entrant, because the collector may close the queue in a thread that is inside it.
+        self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._has_room = interrupts.Wakeups()
 
@@ -121,8 +121,11 @@ class RequestQueue:
                         "timeout, or raise queue_limit"
                     )
                 self._has_room.waiting += 1
-            with contextlib.suppress(Empty):
+            try:
                 self._has_room.tokens.get(timeout=left)
+            except Empty:
+                with self._lock:
+                    self._has_room.give_up()
 
     def _add(self, request: Request) -> None:
         request.arrived = time.monotonic()

@@ -109,12 +109,11 @@ class Training:
 
         Its tensors are those of the training, which go on changing. It holds nothing else but JSON values.
         """
-        position = self.iterator.state_dict() if self.can_resume else {"epoch": self.iterator.epoch}
         return {
             "version": VERSION,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "iterator": position,
+            "iterator": self._iterator_state,
             "first_epoch": self.first_epoch,
             "listeners": [
                 {"class": type(each).__name__, "state": each.state_dict() if hasattr(each, "state_dict") else None}
@@ -137,20 +136,29 @@ class Training:
         if kinds != [each["class"] for each in state["listeners"]]:
             taken = ", ".join(each["class"] for each in state["listeners"])
             raise ValueError(f"the state was taken with the listeners {taken}, this training has {', '.join(kinds)}")
-        if self.can_resume:
-            self.iterator.load_state_dict(state["iterator"])
-        else:
-            self.iterator.set_epoch(state["iterator"]["epoch"])
+        before = self._iterator_state
+        self._load_iterator(state["iterator"])
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, KeyError) as error:
+            self._load_iterator(before)
             raise ValueError(f"the state is of another model or optimizer: {error}") from error
         self.first_epoch = state["first_epoch"]
         self.epochs_done = state["iterator"]["epoch"] - self.first_epoch
         for listener, kept in zip(self.listeners, state["listeners"], strict=True):
             if kept["state"] is not None:
                 listener.load_state_dict(kept["state"])
+
+    @property
+    def _iterator_state(self) -> dict[str, Any]:
+        return self.iterator.state_dict() if self.can_resume else {"epoch": self.iterator.epoch}
+
+    def _load_iterator(self, state: dict[str, Any]) -> None:
+        if self.can_resume:
+            self.iterator.load_state_dict(state)
+        else:
+            self.iterator.set_epoch(state["epoch"])
 
     def check_whole_model(self, listener: str) -> None:
         """Raise `ValueError` if each of several ranks has only a part of the model."""

@@ -8,7 +8,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,9 @@ Cause = tuple[str, str, str, float | None]
 
 def diagnose(times: LoopTimes, cpus: int, memory: Sequence[tuple[float, int, int]] = ()) -> Diagnosis:
     """Return what the times of a loop mean, on so many CPUs, and with so much memory left and used at some moments."""
+    # Copies, because the loop and what samples it may go on meanwhile.
+    now = {name: getattr(times, name).copy() for name in ("fetches", "loading", "stepping")}
+    times = replace(times, **now)
     copies, copy_place = _copies(times)
     waited, stepped = times.waited + copies, times.stepped - copies
     total = waited + stepped

@@ -67,14 +67,16 @@ def _watch_torch(module: Any, session: Session) -> None:
     make, prepare, take, reset = loader._get_iterator, epoch.__init__, epoch.__next__, of_workers._reset
 
     def _get_iterator(self: Any) -> Any:
-        if not session.is_here:
+        if not session.is_here or session.clock.is_waiting:  # it is read by a loader around it, perhaps in a thread
             return make(self)
         times = session.times_of(self)
         with session.reports.of(self, times):
-            return session.clock.start(times, lambda: make(self))
+            batches = session.clock.start(times, lambda: make(self))
+        batches._etl_times = times
+        return batches
 
     def __init__(self: Any, loader: Any) -> None:  # noqa: N807 - called whatever a subclass or a script has replaced
-        if session.is_here:
+        if session.is_here and not session.clock.is_waiting:
             self._etl_times = session.times_of(loader)
         prepare(self, loader)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import importlib.util
@@ -11,6 +12,7 @@ import runpy
 import signal
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections.abc import Callable, Sequence
@@ -85,7 +87,11 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], None]) -> NoR
         with contextlib.suppress(OSError):
             sys.stderr.flush()
         end()
-        if isinstance(error, KeyboardInterrupt):  # as Python ends, so that a shell sees it
+        if isinstance(error, KeyboardInterrupt):  # as Python ends: when all is done, and so that a shell sees it
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         sys.exit(1)
@@ -191,4 +197,6 @@ def describe(subject: str, ranks: Sequence[Sequence[Diagnosis]]) -> str:
             f"{found.describe(f'rank {slowest} of {subject}')}\nThe other ranks wait for data {max(shares):.0%} of the "
             f"time, and in their steps for rank {slowest}: a slow rank."
         )
-    return found.describe(f"each rank of {subject}")
+    said = found.describe(f"the slowest rank of {subject}")
+    missing = ", ".join(str(rank) for rank, each in enumerate(ranks) if not each)
+    return f"{said}\nNothing was found of rank {missing}." if missing else said

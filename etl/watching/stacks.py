@@ -162,10 +162,11 @@ class WorkerReports:
                         break
                     self._read[path] = file.tell()
                     kind, *fields = line.rstrip("\n").split("\t")
-                    if kind == "fetch":
-                        times.fetches.append(Fetch._make(map(float, fields)))
-                    else:
-                        times.loading[Place(fields[0], int(fields[1]), fields[2])] += 1
+                    with contextlib.suppress(ValueError, TypeError, IndexError):  # a full disk has cut a line short
+                        if kind == "fetch":
+                            times.fetches.append(Fetch._make(map(float, fields)))
+                        else:
+                            times.loading[Place(fields[0], int(fields[1]), fields[2])] += 1
 
     def close(self) -> None:
         """Remove the folder."""

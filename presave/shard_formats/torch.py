@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,15 +26,13 @@ class Torch(Format):
         torch = _import_torch()
         path = folder / f"shard-{shard_name}.pt"
         tensors = {}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            for name, array in columns.items():
-                try:
-                    tensors[name] = torch.from_numpy(array)
-                except TypeError:
-                    raise StoreError(
-                        f"format 'torch' has no {array.dtype}, the dtype of column {name!r}; use 'npy'"
-                    ) from None
+        for name, array in columns.items():
+            try:
+                tensors[name] = torch.from_numpy(array)
+            except TypeError:
+                raise StoreError(
+                    f"format 'torch' has no {array.dtype}, the dtype of column {name!r}; use 'npy'"
+                ) from None
         try:
             torch.save(tensors, path)
         except RuntimeError as error:  # from torch's zip writer, without an errno

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import etl
@@ -40,7 +40,6 @@ def batches_of(sampler: Sampler, epoch: int = 0) -> list[list[int]]:
     return [indices.tolist() for indices, *_ in sampler.batches(epoch, 0)]
 
 
-@settings(deadline=None)
 @given(RECORDS, BATCH_SIZES, WINDOWS, st.integers(0, 9), st.booleans())
 def test_every_record_comes_once_and_within_its_window(
     records: int, batch_size: int, bucket_records: int, epoch: int, shuffle: bool
@@ -56,7 +55,6 @@ def test_every_record_comes_once_and_within_its_window(
     assert bucketed[whole:].tolist() == plain[whole:].tolist()
 
 
-@settings(deadline=None)
 @given(RECORDS, BATCH_SIZES, WINDOWS, WORLDS)
 def test_the_steps_of_a_window_do_not_overlap_in_length(
     records: int, batch_size: int, bucket_records: int, world_size: int

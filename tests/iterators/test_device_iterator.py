@@ -11,6 +11,7 @@ import torch
 
 import etl
 from etl.iterators import BatchIterator
+from etl.sources import Record, RecordError
 from etl.stages import Cast, ChannelsFirst, Normalise, Resize
 
 PIPELINE = etl.image_pipeline((9, 7))
@@ -31,6 +32,27 @@ def bits(batches: Any) -> list[tuple[bytes, list[int], torch.dtype]]:
 def numbered() -> etl.RawIterator:
     records = [{"features": np.full(2, number, np.float32), "label": number} for number in range(10)]
     return etl.RawIterator(records, NOTHING, 2, shuffle=True)
+
+
+def test_an_error_is_raised_at_the_batch_that_it_belongs_to() -> None:
+    class Failing:
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> Record:
+            if index == 9:
+                raise OSError("gone")
+            return {"features": np.full(2, index, np.float32), "label": index}
+
+    iterator = etl.DeviceIterator(etl.RawIterator(Failing(), NOTHING, 2), "cpu")
+    batches, seen, states = iter(iterator), [], []
+    for _ in range(4):
+        seen += next(batches).labels.tolist()
+        states.append(iterator.state_dict())
+    assert seen == list(range(8))
+    with pytest.raises(RecordError, match="record 9 "):
+        next(batches)
+    assert iterator.state_dict() == states[-1]
 
 
 @pytest.mark.parametrize(("cut", "dtype"), [("resize", "bfloat16"), ("channels_first", "float32")])

@@ -278,12 +278,28 @@ def test_a_record_that_hangs_is_named_and_another_thread_reads_the_next_epoch(tm
             return super().read(index)
 
     source = etl.MapDataset(Hanging(tmp_path))
-    iterator = etl.AsyncIterator(etl.RawIterator(source, NOTHING, 8, dtype=None), timeout=0.2)
-    with pytest.raises(RecordError, match=r"record 20 of Hanging: .* not finished after 0.2 s"):
+    iterator = etl.AsyncIterator(etl.RawIterator(source, NOTHING, 8, dtype=None), timeout=1)
+    with pytest.raises(RecordError, match=r"record 20 of Hanging: .* not finished after 1 s"):
         check(iter(iterator))
     iterator.set_epoch(3)
     check(iter(iterator), count=1)
     gate.set()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_after_a_loader_that_fails_to_end_the_next_epoch_is_loaded() -> None:
+    class Stubborn:
+        def __iter__(self) -> Iterator[Any]:
+            try:
+                for number in range(4):
+                    yield np.full((2, 3), number, np.float32), np.zeros(2, np.int64)
+            except:  # noqa: E722 - as users write it
+                yield None
+
+    iterator = etl.AsyncIterator(Stubborn())
+    for _ in iterator:
+        break
+    assert len(list(iterator)) == 4
 
 
 def test_copies_and_forks_have_threads_of_their_own(tmp_path: Path) -> None:

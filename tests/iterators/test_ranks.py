@@ -130,7 +130,7 @@ def test_the_last_step_is_shared_as_asked_for(store: presave.Store, uneven: Unev
         assert [len(part) for part in parts] == [3, 3, 3]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     *[st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), st.integers(0, 23)],
     st.sampled_from(get_args(Uneven)[::2]),

@@ -46,7 +46,7 @@ def batches_until(iterator: BatchIterator, epoch: int) -> Iterator[list[int]]:
             yield batch.labels.tolist()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(STRATEGIES, STRATEGIES, st.integers(1, COUNT + 2), st.booleans(), st.data())
 def test_a_resumed_epoch_is_exactly_what_the_saved_iterator_had_left(
     store: presave.Store, saved_by: str, loaded_by: str, batch_size: int, drop_last: bool, data: st.DataObject

@@ -42,7 +42,6 @@ def unmarked(orders: list[Sampler], epoch: int = 0, position: int = 0) -> list[i
     ]
 
 
-@settings(deadline=None)
 @given(RECORDS, SEEDS, st.integers(0, 2**32))
 def test_every_epoch_is_a_permutation_that_seed_and_epoch_decide(records: int, seed: int, epoch: int) -> None:
     order = make_order(records, seed=seed).order(epoch)
@@ -67,7 +66,6 @@ def test_the_order_of_a_seed_never_changes() -> None:
     assert make_order(12, seed=2**64 - 1).order(7).tolist() == [11, 5, 0, 9, 2, 10, 6, 7, 8, 4, 1, 3]
 
 
-@settings(deadline=None)
 @given(RECORDS, BATCH_SIZES, st.booleans())
 def test_batches_cover_the_epoch_in_its_order(records: int, batch_size: int, drop_last: bool) -> None:
     order = make_order(records, batch_size, drop_last=drop_last)
@@ -78,7 +76,6 @@ def test_batches_cover_the_epoch_in_its_order(records: int, batch_size: int, dro
     assert all(len(batch) == batch_size for batch in batches[:-1])
 
 
-@settings(deadline=None)
 @given(RECORDS, BATCH_SIZES, WORLDS, st.booleans())
 def test_shards_partition_every_step(records: int, batch_size: int, world_size: int, drop_last: bool) -> None:
     order = make_order(records, batch_size, drop_last=drop_last)
@@ -91,7 +88,6 @@ def test_shards_partition_every_step(records: int, batch_size: int, world_size: 
     assert max(map(len, shards)) == len(whole)
 
 
-@settings(deadline=None)
 @given(RECORDS, BATCH_SIZES, WORLDS, st.booleans(), UNEVEN)
 def test_len_is_the_number_of_batches_of_each_rank(
     records: int, batch_size: int, world_size: int, drop_last: bool, uneven: Uneven
@@ -100,7 +96,6 @@ def test_len_is_the_number_of_batches_of_each_rank(
         assert rank.epoch_batches == len(batches_of(rank))
 
 
-@settings(deadline=None)
 @given(RECORDS, BATCH_SIZES, WORLDS, UNEVEN)
 def test_drop_last_gives_every_rank_equally_many_whole_batches(
     records: int, batch_size: int, world_size: int, uneven: Uneven
@@ -111,7 +106,6 @@ def test_drop_last_gives_every_rank_equally_many_whole_batches(
     assert {len(batch) for batches in shards for batch in batches} <= {batch_size}
 
 
-@settings(deadline=None)
 @given(st.data(), RECORDS, BATCH_SIZES, WORLDS, WORLDS)
 def test_a_position_resumes_with_another_number_of_ranks(
     data: st.DataObject, records: int, batch_size: int, before: int, after: int
@@ -130,7 +124,7 @@ def test_a_position_resumes_with_another_number_of_ranks(
     assert sorted(unmarked(padded, 1, position)) == sorted(rest)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RECORDS, BATCH_SIZES, st.sampled_from([1, 2, 3, 5, 7]), st.booleans(), st.booleans(), st.booleans(), st.data())
 def test_all_ranks_get_equally_many_batches(
     records: int, batch_size: int, world_size: int, drop_last: bool, buckets: bool, drops: bool, data: st.DataObject
@@ -152,7 +146,6 @@ def test_all_ranks_get_equally_many_batches(
         assert 0 < len(step[0][0]) <= batch_size
 
 
-@settings(deadline=None)
 @given(RECORDS, BATCH_SIZES, WORLDS)
 def test_padded_ranks_repeat_and_mark_only_what_is_missing_from_the_last_step(
     records: int, batch_size: int, world_size: int
@@ -169,7 +162,6 @@ def test_padded_ranks_repeat_and_mark_only_what_is_missing_from_the_last_step(
     assert found == np.resize(order.order(2), len(found)).tolist()
 
 
-@settings(deadline=None)
 @given(RECORDS, BATCH_SIZES, WORLDS)
 def test_dropping_gives_each_rank_an_even_share_of_the_last_step_and_leaves_out_the_rest(
     records: int, batch_size: int, world_size: int

@@ -114,7 +114,10 @@ def test_workers_that_are_killed_while_they_wait_within_an_epoch_cost_no_error(f
         prefetcher = iterator._running()._prefetcher  # type: ignore[union-attr, misc]
         while not (prefetcher._pending and prefetcher._pending[0].is_done):
             time.sleep(0.01)
-        pids = {int(worker.pid) for worker in iterator._worker_pool.workers}  # type: ignore[union-attr, arg-type]
+        workers = iterator._worker_pool.workers  # type: ignore[union-attr]
+        while not all(worker.pid for worker in workers):
+            time.sleep(0.01)  # the epoch can do without the second one
+        pids = {int(worker.pid) for worker in workers}  # type: ignore[arg-type]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         assert_ended(pids)

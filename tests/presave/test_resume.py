@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import presave
 from presave.manifest import Skipped
-from presave.partial_store import PartialStore, ShardFolder
+from presave.partial_store import RUN_NAME, PartialStore, ShardFolder
 from tests.presave.records import FIRE, NBYTES, Numbered, bytes_of, flip, interrupt
 
 COUNT, SHARD_RECORDS = 400, 50  # pickle takes 128 in a shard
@@ -111,6 +112,33 @@ def test_a_shard_completed_after_its_write_was_given_up_is_removed(tmp_path: Pat
     with PartialStore(tmp_path / "store", {}) as unfinished, pytest.raises(presave.StoreError, match="was given up"):
         commit_late(unfinished.folder)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_committing", [False, True])
+def test_a_worker_of_an_earlier_write_leaves_the_files_of_the_next(
+    is_committing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.npy"
+
+    def begin_the_next_write(*_: object, **__: object) -> None:
+        (tmp_path / RUN_NAME).write_text("next")
+        file.write_text("of the next")
+        raise FileNotFoundError
+
+    def commit() -> None:
+        with ShardFolder(tmp_path, 0, range(4)) as shard:
+            (shard.path / "x.npy").write_text("of the earlier")
+            if is_committing:
+                monkeypatch.setattr("presave.partial_store.write_atomically", begin_the_next_write)
+            else:
+                with suppress(FileNotFoundError):
+                    begin_the_next_write()
+            shard.commit([shard.path / "x.npy"], 4, {}, ())
+
+    (tmp_path / RUN_NAME).write_text("earlier")
+    with pytest.raises(FileNotFoundError if is_committing else presave.StoreError):
+        commit()
+    assert file.read_text() == "of the next"
 
 
 def test_markers_without_a_plan_are_ignored(tmp_path: Path) -> None:

@@ -166,6 +166,27 @@ fit(Path(sys.argv[1]))
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_could_not_be_loaded_again_is_said_at_the_first_save(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "checkpoint"  # its folder is made
+    with pytest.raises(ValueError, match="what the optimizer or a listener has to save could not be loaded again: "):
+        fit(path, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=np.float64(0.1)))
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_checkpoint_of_another_model_leaves_the_position_of_the_batches(tmp_path: Path) -> None:
+    batches = raw(20)
+    fit(tmp_path / "checkpoint")
+    with pytest.raises(ValueError, match="the state is of another model"):
+        etl.fit(
+            torch.nn.Linear(6, 4),
+            batches,
+            backend="cpu",
+            optimizer="adam",
+            listeners=[FailAfter(9), Checkpoint(tmp_path / "checkpoint", 1)],
+        )
+    assert batches.epoch == 0
+
+
 def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     path.write_text("nothing")

@@ -104,7 +104,7 @@ def test_nothing_is_reported_twice_at_the_end() -> None:
     assert follow([]) == ([], [])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     parts=st.lists(st.tuples(*[st.floats(0.001, 1e4)] * 3, st.integers(1, 512)), min_size=1, max_size=12),
     frequency=st.integers(1, 5),

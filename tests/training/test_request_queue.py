@@ -7,7 +7,7 @@ from concurrent.futures import TimeoutError as NotDoneError
 
 import pytest
 
-from etl.training.request_queue import Request, RequestQueue
+from etl.training.request_queue import QueueFullError, Request, RequestQueue
 
 # Longer than any of these tests takes, even on a busy machine.
 LONG_SECONDS = 60.0
@@ -52,6 +52,16 @@ def test_requests_to_a_slow_model_wait_until_the_batch_is_full() -> None:
         assert_waits(taken)
         put(queue, third)
         assert taken.result(LONG_SECONDS / 2) == [first, second, third]
+
+
+def test_requests_that_give_up_leave_nothing_for_others_to_wake() -> None:
+    queue = RequestQueue(batch_limit=4, queue_limit=1, max_wait=0.0)
+    put(queue, make_request())
+    for _ in range(3):
+        with pytest.raises(QueueFullError):
+            queue.put(make_request(), timeout=0.01)
+    assert queue._has_room.waiting == 0
+    assert queue._has_room.tokens.empty()
 
 
 def test_requests_of_two_kinds_wait_for_one_worker_and_wake_two() -> None:

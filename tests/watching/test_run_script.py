@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,17 @@ import pytest
 
 from etl.watching.script import join_ranks
 from tests.programs import output_of, run_python
+from tests.refusals import refusal
 
 LOOP = """
 import time
 from torch.utils.data import DataLoader
 
 def train(records=200):
-    for batch in DataLoader(range(records), batch_size=2):
+    for number, batch in enumerate(DataLoader(range(records), batch_size=2)):
         time.sleep(0.005)
+        if records == 10**6 and number == 20:
+            print("has begun", flush=True)
 """
 # A busy machine may change which verdict it is.
 VERDICT = re.compile(r"^(?:cannot tell if )?(\S+) (?:waits|does not wait) for data\b.*\(95% interval ", re.MULTILINE)
@@ -80,19 +82,19 @@ def test_however_a_script_ends_it_exits_the_same_and_there_is_a_report(script: P
 
 
 def test_ctrl_c_ends_it_as_it_ends_python_and_there_is_a_report(script: Path) -> None:
-    script.write_text(f"{LOOP}\nprint('begins', flush=True)\ntrain(10**6)\n")
+    script.write_text(f"{LOOP}\nimport atexit\natexit.register(print, 'at exit')\ntrain(10**6)\n")
     process = start(script)
     assert process.stdout is not None
-    assert process.stdout.readline() == "begins\n"
-    time.sleep(1.0)
+    assert process.stdout.readline() == "has begun\n"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=60)
+    assert output == "at exit\n"
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in errors
     assert VERDICT.findall(errors) == ["train.py"]
 
 
-@pytest.mark.parametrize(("option", "batches"), [("--batches=30", 30), ("--epochs=2", 200), ("--seconds=0.2", None)])
+@pytest.mark.parametrize(("option", "batches"), [("--batches=30", 30), ("--epochs=2", 200), ("--seconds=2", None)])
 def test_a_limit_ends_it_early_and_well(script: Path, option: str, batches: int | None) -> None:
     script.write_text(f"{LOOP}\nwhile True:\n    train()\n")
     file = script.with_suffix(".json")
@@ -100,6 +102,13 @@ def test_a_limit_ends_it_early_and_well(script: Path, option: str, batches: int 
     assert code == 0, errors
     ((found, *_),) = json.loads(file.read_text())["ranks"]
     assert batches is None or found["batches"] == batches
+
+
+def test_ranks_are_not_ended_at_steps_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert "--seconds would end each rank at another step" in refusal(capsys, "run", "--seconds", "2", "train.py")
 
 
 def test_a_module_runs_with_its_arguments(script: Path) -> None:

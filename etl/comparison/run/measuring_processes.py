@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -113,19 +113,18 @@ class MeasuringProcesses:
         starting: deque[Fleet] = deque()
         at_once = STARTED_AT_ONCE if self._ranks == 1 else 1
         with _as_input_error():
-            for _ in range(min(count, room)):
-                self._ready.append(self._common_servers())
-                starting.append(self._ready[-1])
-                try:
+            try:
+                for _ in range(min(count, room)):
+                    self._ready.append(self._common_servers())
+                    starting.append(self._ready[-1])
                     starting[-1].begin()
                     if len(starting) == at_once:
                         starting.popleft().wait_until_ready()
-                except MeasurementError:
-                    self._end_ready()
-                    self._renew_common()  # which knows what to do, or why it is impossible
-                    return
-            for each in starting:
-                each.wait_until_ready()
+                for each in starting:
+                    each.wait_until_ready()
+            except MeasurementError:
+                self._end_ready()
+                self._renew_common()  # which knows what to do, or why it is impossible
 
     def renew(self) -> None:
         """Take another server, with a newly randomized memory layout, of those that were started ahead if there is one.
@@ -269,7 +268,9 @@ class MeasuringProcesses:
     def _tuning_recipe(self, candidate: Candidate, batches: int) -> Recipe:
         """Return the recipe for some batches of an epoch, whose first ones come from all workers at the same time."""
         in_start_up = max(self._workload.start_up_batches(candidate), candidate.setting("num_workers") or 0)
-        taken = None if batches >= self._workload.epoch_batches(candidate) else batches
+        taken: int | None = batches
+        if batches >= self._workload.epoch_batches(candidate):
+            taken = self._workload.batches_of(candidate) if candidate.is_foreign else None
         return Recipe(taken, min(in_start_up, max(1, batches - 1)))
 
     def load(self, candidate: Candidate) -> LoadingSample:
@@ -286,8 +287,9 @@ class MeasuringProcesses:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in (self._servers, *self._ready, *self._alone.values()):
-            each.close()
+        with ExitStack() as closing:  # all of them, also if one is interrupted
+            for each in (self._servers, *self._ready, *self._alone.values()):
+                closing.callback(each.close)
 
     def _ask(self, kind: type[Result], action: Action, candidate: Candidate | None = None, **asked: Any) -> Result:
         """Return the answer of the first rank alone, which prepares files on the CPUs of all.

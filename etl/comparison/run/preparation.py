@@ -89,7 +89,9 @@ class Preparation:
         self.lost = 0.0
         self.writing: dict[StoreKind, WrittenStore] = {}
         self.prepared: dict[Candidate, WrittenStore] = {}
+        # Records selected when loaders were tried, and when each has prepared its files since.
         self._tried_records = 0
+        self._prepared_for: dict[Candidate, int] = {}
         self.randomness = is_random(unopened(workload.source))
         if self.randomness is not None:  # presaving would freeze random transforms
             self.failed = {each: self.randomness for each in self.candidates if each.is_presaved}
@@ -152,13 +154,14 @@ class Preparation:
     def prepare(self, only: Candidate | None = None) -> None:
         """Let the user's loaders, or one of them, prepare their files for the selected records.
 
-        They have them already if as many records were selected when they were tried.
+        They have them already if as many records were selected when they did so last.
         """
         workload = self._workload
         workload.link_records()
-        if self._tried_records == len(workload.records):
-            return
         for number, origin in enumerate(workload.tried if only is None else [only]):
+            if self._prepared_for.get(origin, self._tried_records) == len(workload.records):
+                continue
+            self._prepared_for[origin] = len(workload.records)
             self._progress("write", number, len(workload.tried))
             restricted, prepared = workload.restrict(origin), self.prepared.get(origin)
             if restricted and prepared is not None:

@@ -163,12 +163,15 @@ class Search:
         one. After an interruption, they have the rounds that are complete.
         """
         found: list[Arm] = []
-        for each in finalists:
-            with_room = int((self._deadline - self._now()) / (2 * MIN_ROUNDS * self._turn_seconds)) - 1
-            if len(found) >= max(1, with_room):
-                each.left = "there was no time for more rounds, and others were faster until then"
-            elif self._is_eligible(each):
-                found.append(each)
+        try:
+            for each in finalists:
+                with_room = int((self._deadline - self._now()) / (2 * MIN_ROUNDS * self._turn_seconds)) - 1
+                if len(found) >= max(1, with_room):
+                    each.left = "there was no time for more rounds, and others were faster until then"
+                elif self._is_eligible(each):
+                    found.append(each)
+        except KeyboardInterrupt:
+            self.was_interrupted = True
         self._racing = [self._given, *found]
         while len(self._racing) > 1 and self._race("confirm"):
             pass
@@ -184,8 +187,8 @@ class Search:
         started, taken = self._now(), 0
         order = [racing[place] for place in balanced_order(len(racing), self._rounds, self._seed)]
         seconds: dict[Arm, list[float]] = {each: [] for each in order}
-        self._renew()
         try:
+            self._renew()
             for each, sample in self._take_turns([*order, *order[::-1]], phase):
                 each.samples.append(sample)
                 seconds[each].append(sample.epoch_seconds(self._epoch_batches))

@@ -260,7 +260,9 @@ class Tuning(JsonValues):
             return f"{found}; all strategies are within {NEGLIGIBLE:.0%} of each other."
         (following, share), (slowest, largest) = slower[0], slower[-1]
         found = f"{found}; {following} takes {ratio(share)} times as long"
-        return f"{found}." if len(slower) == 1 else f"{found}, and {slowest}, the slowest, {ratio(largest)} times."
+        if len(slower) > 1:
+            found = f"{found}, and {slowest}, the slowest, {ratio(largest)} times"
+        return f"{found} (one was tuned after the other; etl compare measures them in turns)."
 
     def _from_fastest(self) -> list[TunedStrategy]:
         recommended = [each for each in self.strategies if each.is_recommended]
