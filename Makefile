@@ -8,6 +8,7 @@ BIN := .venv/bin
 # asv's pip, too, leaves compiling to the first import: most modules of large packages are never imported.
 export PIP_NO_COMPILE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_RETRIES := 10
 # Makes the environment, unless it is there, and installs packages; says every five seconds that it still does.
 define install
 $(PYTHON) -m venv .venv
@@ -15,7 +16,7 @@ sh .ci/busy "Installing $(1) into .venv" $(BIN)/python -m pip install --quiet -c
 endef
 # A test that kills its process is a failure; with another process it would be run again, and again.
 WORKERS := --numprocesses 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
-# The time limit of tests that take minutes on purpose.
+# The time limit of tests that take minutes on purpose, or wait for a network.
 LONG := --override-ini faulthandler_timeout=1800
 # Reasons for skipped tests, from all runs of pytest; printed at the end.
 SKIPS := .asv/skips.jsonl
@@ -65,7 +66,7 @@ test: .venv/test
 test-slow: .venv/test
 	@$(BIN)/python -m tests.system_packages
 	@rm -f $(SKIPS)
-	$(PYTEST) $(WORKERS) -m "slow and not alone"
+	$(PYTEST) $(WORKERS) $(LONG) -m "slow and not alone"
 	$(PYTEST) $(LONG) -m alone
 	$(BIN)/python -m tests.other_pythons
 	@$(BIN)/python -m tests.skips $(SKIPS)

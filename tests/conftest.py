@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import etl
@@ -14,6 +15,12 @@ from tests.leftovers import prefetch_threads
 from tests.tallies import show_tallies
 
 ROOT = Path(__file__).parents[1]
+
+# The same examples each time, however slow the machine; `--hypothesis-profile=default` draws others.
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:
@@ -24,6 +31,8 @@ def pytest_configure() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "COLUMNS"):  # of a terminal that is not there
+        os.environ.pop(name, None)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 

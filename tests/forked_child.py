@@ -7,7 +7,7 @@ import signal
 import traceback
 from collections.abc import Callable
 
-CHILD_SECONDS = 20
+CHILD_SECONDS = 120
 
 
 def forked(run: Callable[[], object]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from tests.worker_processes import LIMIT_SECONDS, descriptors, mapped_names
+from tests.worker_processes import LIMIT_SECONDS, descriptors, is_running, mapped_names
 
 # The server process that forks workers is kept for others, and so are its pipes and that of the resource tracker.
 KEPT_DESCRIPTORS = 3
@@ -44,7 +44,7 @@ class Leftovers:
         gc.collect()
         workers = [each for each in multiprocessing.active_children() if each.name == "etl-worker"]
         below = psutil.Process().children(recursive=True)
-        zombies = sum(each.status() == psutil.STATUS_ZOMBIE for each in below if each.is_running())
+        zombies = sum(each.is_running() and not is_running(each.pid) for each in below)
         threads = sum(each.name.startswith("etl-") for each in threading.enumerate())
         return cls(descriptors(), threads, len(workers), zombies, frozenset(mapped_names({psutil.Process().pid})))
 

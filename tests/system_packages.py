@@ -18,7 +18,7 @@ from functools import partial
 from benchmarks.settings.setting import ALLOCATORS
 from tests.browser import find_chromium
 
-UPDATE_SECONDS = 120
+UPDATE_SECONDS, INSTALL_SECONDS = 120, 900
 # Recommended packages would triple what Chromium takes. A mirror that does not answer is not waited for.
 APT_OPTIONS = (
     "--quiet",
@@ -83,7 +83,7 @@ def install(needs: Sequence[Need]) -> dict[str, str]:
         begin = time.monotonic()
         try:
             # One by one: apt installs none of several if it does not know one of them.
-            _run("apt-get", *APT_OPTIONS, "install", _find_package(need))
+            _run("apt-get", *APT_OPTIONS, "install", _find_package(need), limit_seconds=INSTALL_SECONDS)
             if not need.is_here():
                 raise InstallError("it was installed and is still not found")
         except InstallError as error:

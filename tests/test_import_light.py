@@ -21,7 +21,7 @@ for moment in range(10):
         time.sleep(moment * 0.02)
         child = os.fork()
         if child == 0:
-            faulthandler.dump_traceback_later(20, exit=True)
+            faulthandler.dump_traceback_later(60, exit=True)
             etl.AsyncIterator
             os._exit(0)
         status = os.waitpid(child, 0)[1]

@@ -15,6 +15,7 @@ import pytest
 
 from etl.temporary import Terminated, ending_in_order, temporary_folder
 from tests.scratch import ROOT
+from tests.worker_processes import assert_ended
 
 # Makes a folder with a file in it, says so, and waits.
 PROGRAM = """
@@ -137,7 +138,7 @@ def test_no_process_and_no_file_is_left_when_measuring_is_ended(
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
         assert process.wait(60) == code
-    assert not psutil.wait_procs(started, timeout=10)[1]
+    assert_ended({each.pid for each in started})
     assert not list(temporary.iterdir())
 
 

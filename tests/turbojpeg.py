@@ -11,6 +11,7 @@ import sys
 import tarfile
 import urllib.request
 from functools import cache
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -32,7 +33,7 @@ def turbojpeg() -> str:
         if not library.exists():
             try:
                 _build(FOLDER / SOURCE)
-            except (OSError, subprocess.CalledProcessError) as error:
+            except (OSError, HTTPException, tarfile.TarError, ValueError, subprocess.CalledProcessError) as error:
                 pytest.skip(f"TurboJPEG 3 could not be built: {error}")
     return str(library)
 
@@ -45,6 +46,6 @@ def _build(source: Path) -> None:
         archive.extractall(FOLDER, filter="data")
     for call in (
         ["-S", source, "-B", source / "build", *OPTIONS],
-        ["--build", source / "build", "--target", "turbojpeg"],
+        ["--build", source / "build", "--target", "turbojpeg", "--parallel", "2"],
     ):
         subprocess.run([sys.executable, "-m", "cmake", *call], check=True, capture_output=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import faulthandler
 import json
 import re
 import subprocess
@@ -50,7 +49,6 @@ def test_asv_builds_with_the_pins_of_the_constraints_file(conf: Config) -> None:
 @pytest.mark.slow
 def test_asv_makes_an_environment_with_these_versions(conf: Config, tmp_path: Path) -> None:
     """Make it beside other tests, for those that run alone and measure: pip runs once for each requirement."""
-    faulthandler.cancel_dump_traceback_later()  # a slow network is no reason to end this process
     scratch = make_scratch(tmp_path)
     scratch.commit("As it is")
     made = scratch.asv("setup")  # exits with 1 whatever happened: asv hands its list of environments to sys.exit

@@ -51,7 +51,7 @@ DECODE_TWICE = f"DECODERS[self.decoder](encoded, self.at_least)\n        {DECODE
 # machine was seen to change by as much, for half a minute at a time. So commits are compared only by what was measured
 # in turns, and again where that was not clear: a real change is found again, one that the machine made is not.
 FACTOR = 1.25
-ATTEMPTS = 3
+ATTEMPTS = 6
 # Turns of each commit, and processes in each. From seven samples a side on, asv compares ranks, so that one disturbed
 # sample does not hide a change.
 TURNS, ROUNDS = 2, 4

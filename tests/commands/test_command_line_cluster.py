@@ -19,8 +19,8 @@ distributed = pytest.importorskip("distributed", reason="the cluster extra is no
 pytestmark = pytest.mark.filterwarnings("ignore:`apply_async` is deprecated:DeprecationWarning:joblib")
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not ask long for a scheduler that is not there."""
     monkeypatch.setattr("etl.commands.presave.CONNECT_SECONDS", 2)
 
@@ -88,6 +88,7 @@ def test_a_bad_photograph_is_named_as_without_a_cluster(
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.usefixtures("short_patience")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -111,6 +112,7 @@ def test_a_cluster_that_cannot_be_used_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("short_patience")
 def test_a_scheduler_without_workers_is_one_line(
     photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -201,10 +201,10 @@ class allocates(good):
 
 
 class fails_later(good):
-    """Fail in the seventh process: after the try, two checks and the first sample, two may have been taken again."""
+    """Fail in the ninth process: after the try, two checks and the first sample, four may have been taken again."""
 
     def __iter__(self):
-        if count_processes("fails_later") > 6:
+        if count_processes("fails_later") > 8:
             raise Broken("that was too much")  # place: fails_later
         return super().__iter__()
 
@@ -215,10 +215,10 @@ class hangs_in_the_try(good):
 
 
 class hangs_in_a_later_round(good):
-    """Hang in the seventh process, as does `fails_later`."""
+    """Hang in the ninth process, as does `fails_later`."""
 
     def __iter__(self):
-        if count_processes("hangs_in_a_later_round") > 6:
+        if count_processes("hangs_in_a_later_round") > 8:
             wait_for_ever()
         return super().__iter__()
 

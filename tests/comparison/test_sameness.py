@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
@@ -190,7 +190,7 @@ def test_signatures_that_cannot_be_compared_are_no_partners(
     assert reason in find_partners(epoch, reference).reason
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(st.data())
 def test_partners_are_found_in_any_order_with_any_duplicates(data: st.DataObject) -> None:
     distinct = data.draw(st.integers(1, 12))
@@ -240,7 +240,6 @@ def test_lengths_that_vary_are_shown_as_a_star() -> None:
     assert describe_layouts([]) == "empty"
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 6), st.floats(0.2, 1.0))
 def test_as_many_rows_as_possible_get_a_group_with_the_least_distance(
     seed: int, rows: int, groups: int, density: float

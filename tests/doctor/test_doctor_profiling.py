@@ -25,7 +25,7 @@ class KeepsBusy:
 
 
 def in_a_worker_process() -> None:
-    until = time.perf_counter() + 0.05
+    until = time.perf_counter() + 0.2
     while time.perf_counter() < until:
         pass
 
@@ -56,7 +56,7 @@ def test_threads_and_worker_processes_are_in_the_profile(tmp_path: Path) -> None
 def test_a_flame_graph_is_an_svg_image(tmp_path: Path) -> None:
     path = tmp_path / "profile.svg"
     with profiled(path):
-        for _ in range(30):
+        for _ in range(8):
             in_a_worker_process()
     assert "<svg" in path.read_text()[:2000]
 

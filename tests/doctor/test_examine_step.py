@@ -113,7 +113,7 @@ def test_small_batches_of_any_structure_are_joined_for_a_step(monkeypatch: pytes
 
     def step(batch: Any) -> None:
         sizes.add((len(batch["left"]), len(batch["target"])))
-        time.sleep(0.002)  # the same for any number of records
+        time.sleep(0.02)  # the same for any number of records
 
     loader = torch.utils.data.DataLoader(Mappings(), batch_size=4)
     examination = examine(iterator=loader, step=step, batches=4, try_remedies=True)

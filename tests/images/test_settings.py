@@ -99,11 +99,14 @@ def test_processes_that_write_a_store_have_the_settings_of_each_write(tmp_path: 
 
 
 @pytest.mark.filterwarnings("ignore:`apply_async` is deprecated:DeprecationWarning:joblib")
+@pytest.mark.filterwarnings("ignore:Creating scratch directories:UserWarning")  # a busy disk
 def test_workers_of_a_cluster_have_them_too(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="the cluster extra is not installed")
     change(None)
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, local_directory=tmp_path, dashboard_address=None
+        ) as cluster,
         distributed.Client(cluster),
         joblib.parallel_config(backend="dask"),
     ):

@@ -120,7 +120,7 @@ def test_a_pickle_has_the_settings_and_no_memory() -> None:
     assert (copy.reuse, copy.max_free, copy._free) == (True, 3, {})
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(["take", "view", "drop"]), st.integers(0, 5)), max_size=40))
 def test_no_two_referenced_arrays_share_memory(steps: list[tuple[str, int]]) -> None:
     pool = BufferPool(reuse=True)
@@ -170,7 +170,8 @@ def test_a_loop_that_keeps_no_batch_reuses_a_few_arrays(threads: int) -> None:
             assert batch.features[:, 0].tolist() == batch.labels.tolist()
             places.add(address(batch.features))
             del batch
-    assert len(places) <= (4 if threads else 2)  # the caller's, two that are loaded ahead, and one to spare
+    # The caller's, two that are loaded ahead, and one that each thread may still hold.
+    assert len(places) <= (3 + threads if threads else 2)
 
 
 def test_an_iterator_without_reuse_makes_fresh_arrays_and_closing_one_with_it_frees_its_memory() -> None:

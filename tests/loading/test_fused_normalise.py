@@ -76,7 +76,7 @@ channel_means = st.tuples(*[st.floats(-2, 2)] * 3)
 channel_stds = st.tuples(*[st.floats(1e-3, 10)] * 3)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data(), mean=channel_means, std=channel_stds)
 def test_both_kernels_give_the_bits_of_the_stages_in_any_order_and_place(
     data: st.DataObject, mean: tuple[float, ...], std: tuple[float, ...]
@@ -120,7 +120,7 @@ def test_large_batches_have_the_same_bits_wherever_they_begin_in_memory(sizes: t
     assert all((each == 7).all() for each in around)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(mean=channel_means, std=channel_stds)
 def test_every_pixel_value_is_normalised_as_by_the_stages(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     normalise = Normalise(mean, std)

@@ -104,10 +104,12 @@ def test_a_server_that_cannot_be_prepared_is_an_error_that_says_why(start: Start
 
 
 def test_what_a_process_wrote_to_standard_error_is_in_the_error() -> None:
-    with Server("raw", [sys.executable, "-c", "1 / 0"], {}, timeout=60) as server:
-        with pytest.raises(MeasurementError, match="ended with exit code 1: ZeroDivisionError") as raised:
-            server.wait_until_ready()
-        assert "Traceback" in raised.value.text
+    with (
+        pytest.raises(MeasurementError, match="ended with exit code 1: ZeroDivisionError") as raised,
+        Server("raw", [sys.executable, "-c", "1 / 0"], {}, timeout=60) as server,
+    ):
+        server.wait_until_ready()
+    assert "Traceback" in raised.value.text
 
 
 @pytest.mark.parametrize(("is_earlier", "written"), [(True, ""), (False, r": an answer\?")], ids=["earlier", "same"])
@@ -121,9 +123,9 @@ def test_a_session_that_hangs_is_an_error_with_what_it_wrote_and_ends_with_the_s
     else:
         server.wait_until_ready()
         pid = server.ask({"does": "print"})["pid"]
-    server.timeout = 0.5
+    server.timeout = 1.0
     with pytest.raises(
-        MeasurementError, match=rf"the process of raw gave no answer for 0.5 s{written}, at served.py:\d+ \(act\)$"
+        MeasurementError, match=rf"the process of raw gave no answer for 1 s{written}, at served.py:\d+ \(act\)$"
     ):
         server.ask({"does": "hang"})
     server.close()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import etl
@@ -279,7 +279,6 @@ def strided_views(draw: st.DrawFn) -> np.ndarray:
     return np.broadcast_to(view, (2, *view.shape)) if draw(st.booleans()) else view
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(strided_views())
 def test_touch_reads_every_page_of_a_view_and_no_page_without_an_element(view: np.ndarray) -> None:
     memory = memory_of(view)

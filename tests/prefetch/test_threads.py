@@ -50,7 +50,7 @@ def make(kind: str, store: presave.Store, batch_size: int) -> IndexedIterator:
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 31), st.sampled_from(["raw", "whole", "views"]))
 def test_batches_and_states_are_those_of_the_plain_iterator(
     store: presave.Store, threads: int, prefetch_size: int, batch_size: int, kind: str
@@ -139,10 +139,8 @@ def test_the_error_is_that_of_the_lowest_bad_record_of_the_first_bad_batch(threa
 @pytest.mark.parametrize("hanging", [0, 1, 12])
 def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_works(threads: int, hanging: int) -> None:
     records = Watched(29, waiting={hanging, hanging + 4})  # where there are several threads, in the next batch, too
-    iterator = etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), 2, threads=threads, timeout=0.2)
-    message = (
-        rf"record {hanging} of Watched \({hanging}.jpg\): failed at stage 'read': not finished after 0.2 s of wait"
-    )
+    iterator = etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), 2, threads=threads, timeout=1)
+    message = rf"record {hanging} of Watched \({hanging}.jpg\): failed at stage 'read': not finished after 1 s of wait"
     with pytest.raises(RecordError, match=message) as caught:
         labels_of(iterator)
     assert isinstance(caught.value.__cause__, TimeoutError)
@@ -161,7 +159,7 @@ def test_a_hanging_stage_is_named() -> None:
 
     raw = etl.RawIterator(RECORDS, etl.Pipeline([wait_for_it]), 8)
     with pytest.raises(RecordError, match="record 2 of list: failed at stage 'wait_for_it': not finished"):
-        labels_of(etl.AsyncIterator(raw, 1, threads=1, timeout=0.2))
+        labels_of(etl.AsyncIterator(raw, 1, threads=1, timeout=1))
     gate.set()
     wait_for_prefetch_threads()
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import etl
+from tests.leftovers import prefetch_threads
 from tests.programs import output_of
 from tests.worker_processes import Made
 
 
 def test_threads_that_cannot_all_be_started_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = etl.AsyncIterator(etl.RawIterator(Made(), etl.Pipeline([]), 4), threads=3)
-    before = threading.active_count()
+    before = prefetch_threads()
     start, started = threading.Thread.start, []
 
     def fail_at_the_third(thread: threading.Thread) -> Any:
@@ -28,7 +29,7 @@ def test_threads_that_cannot_all_be_started_leave_none(monkeypatch: pytest.Monke
     monkeypatch.setattr(threading.Thread, "start", fail_at_the_third)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         iter(iterator)
-    assert threading.active_count() == before
+    assert prefetch_threads() == before
     assert len(list(iterator)) == len(iterator)
     iterator.close()
 

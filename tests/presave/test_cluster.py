@@ -21,11 +21,14 @@ dask = pytest.importorskip("dask", reason="the cluster extra is not installed")
 distributed = pytest.importorskip("distributed", reason="the cluster extra is not installed")
 
 # joblib's own backend for Dask still has a method that joblib deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:`apply_async` is deprecated:DeprecationWarning:joblib")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`apply_async` is deprecated:DeprecationWarning:joblib"),
+    pytest.mark.filterwarnings("ignore:Creating scratch directories:UserWarning"),  # a busy disk
+]
 
 RECORDS, SHARD_RECORDS = 48, 4
 WORKERS = 2
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 240
 # Another program may have a cluster with its dashboard, too.
 ANY_PORT = {"dashboard_address": "127.0.0.1:0"}
 
@@ -89,7 +92,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("cluster")
     with (
         dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"}),  # on a busy machine, too
-        distributed.LocalCluster(WORKERS, threads_per_worker=1, local_directory=folder, **ANY_PORT) as cluster,
+        distributed.LocalCluster(
+            n_workers=WORKERS, threads_per_worker=1, local_directory=folder, **ANY_PORT
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
@@ -169,7 +174,9 @@ def test_a_relative_path_is_relative_to_the_callers_folder(
 
 def test_records_that_are_not_thread_safe_are_read_by_one_thread_of_a_worker_with_several(tmp_path: Path) -> None:
     with (
-        distributed.LocalCluster(1, threads_per_worker=4, processes=False, **ANY_PORT) as cluster,
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=4, processes=False, local_directory=tmp_path, **ANY_PORT
+        ) as cluster,
         distributed.Client(cluster),
         joblib.parallel_config(backend="dask"),
         presave.write(tmp_path / "s", Records(Buffer(tmp_path)), jobs=-1, shard_nbytes=3 * 264) as store,

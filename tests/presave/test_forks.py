@@ -23,10 +23,10 @@ from tests.worker_processes import Made
 is_inside = threading.Event()
 
 def slowly(run):
-    # Return `run`, but slow and noticeable: a call sets `is_inside` and takes a second more.
+    # Return `run`, but slow and noticeable: a call sets `is_inside` and takes longer.
     def run_slowly(*arguments):
         is_inside.set()
-        time.sleep(1)
+        time.sleep(0.3)
         return run(*arguments)
     return run_slowly
 

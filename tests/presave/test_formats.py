@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
@@ -28,9 +28,7 @@ NAMES = ["a/b", "/", ".", "..", "ä", "two words", " ", "%2E", "%", "manifest.js
 RAGGED = ("ragged", "r/2")
 Records = list[dict[str, np.ndarray]]
 
-many, few = (
-    settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow]) for count in (20, 8)
-)
+many, few = (settings(max_examples=count) for count in (20, 8))
 every_format = pytest.mark.parametrize("name", presave.formats())
 every_way = pytest.mark.parametrize(
     ("name", "options"), [*((name, {}) for name in presave.formats()), ("hdf5", {"compression": "gzip"})], ids=str

@@ -98,7 +98,7 @@ def test_a_gather_of_ragged_values_decompresses_each_chunk_once(
     assert set(read.values()) == {1}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_compressed_rows_and_ranges_are_right_across_chunk_boundaries(
     compressed: presave.Store, data: st.DataObject

@@ -53,7 +53,7 @@ def test_a_whole_store_has_no_faults_and_every_byte_is_counted(store_folder: Pat
     assert seen == sorted(seen)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_flipped_bit_or_a_cut_is_a_fault_that_names_the_file_and_reading_it_does_no_harm(
     changed_copy: Path, data: st.DataObject

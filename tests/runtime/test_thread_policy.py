@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -176,7 +177,7 @@ def test_a_product_that_takes_more_cpus_than_threads_is_an_alarm(monkeypatch: py
     monkeypatch.setattr(time, "sleep", wait)
     monkeypatch.setattr(time, "process_time", lambda: 2.5 * (time.perf_counter() - waited))
     with ThreadPolicy(1) as policy:
-        assert "a product of numpy's takes 2.5 CPUs" in policy.audit().alarm
+        assert re.search(r"a product of numpy's takes 2\.\d CPUs", policy.audit().alarm)
         assert "Start Python with OMP_NUM_THREADS" in policy.audit().alarm
 
 

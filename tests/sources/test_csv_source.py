@@ -243,7 +243,7 @@ names = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     rows=st.integers(1, 3).flatmap(
         lambda columns: st.lists(
@@ -284,7 +284,7 @@ def test_any_table_that_pythons_writer_writes_is_read_back_bit_for_bit_in_any_or
             assert source.classes[record["label"]] == rows[number][1].strip()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_a_damaged_line_is_named_wherever_chunks_end(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 50))

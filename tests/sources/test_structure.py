@@ -122,7 +122,7 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return [each for part in (value.values() if isinstance(value, Mapping) else value) for each in tensors(part)]
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(STRUCTURES)
 def test_a_batch_is_what_default_collate_makes_of_the_items(structure: Any) -> None:
     items = [structure(number) for number in range(RECORDS)]

@@ -24,7 +24,7 @@ def plain(height: int, width: int) -> Image.Image:
 SIDES = st.integers(1, 150)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SIDES, SIDES, SIDES, SIDES, st.integers(1, 8), st.sampled_from(["pillow", "turbo"]))
 def test_both_sides_are_at_least_what_was_asked_for_or_what_the_file_has(
     height: int, width: int, least_height: int, least_width: int, orientation: int, decoder: str
@@ -49,7 +49,7 @@ def test_it_is_the_smallest_of_an_eighth_a_quarter_and_half(
     assert abs(pixels.astype(int) - [200, 100, 50]).max() < 5
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SIDES, SIDES, SIDES, SIDES, st.integers(1, 8))
 @example(95, 96, 24, 24, 1)
 @example(96, 95, 12, 12, 6)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -47,7 +47,6 @@ def test_a_remainder_remembers_what_went_before_it() -> None:
     assert whole.after("decode").until("resize").fingerprint == whole.until("resize").fingerprint
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["resize", "channels_first", "normalise"]), st.integers(1, 50), st.integers(1, 50))
 def test_both_parts_of_a_cut_do_the_work_of_the_whole(name: str, height: int, width: int) -> None:
     record = {"features": PIXELS[:height, : min(width, 30)], "label": 3}
@@ -161,7 +160,6 @@ def test_channels_first_moves_the_last_axis_to_the_front() -> None:
         ChannelsFirst()({"features": PIXELS[:, 0, 0]})
 
 
-@settings(deadline=None)
 @given(st.integers(0, 255), st.floats(0, 1), st.floats(0.01, 2))
 def test_normalise_is_the_formula_within_float32(value: int, mean: float, std: float) -> None:
     features = np.full((1, 2, 2), value, np.uint8)

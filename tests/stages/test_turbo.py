@@ -103,7 +103,7 @@ def test_an_orientation_in_xmp_data_counts_as_for_pillow(exif: Any, calls: list[
     assert len(calls) == 1
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # about damaged EXIF data
 def test_damaged_files_give_pillows_pixels_or_pillows_error(data: st.DataObject) -> None:

@@ -34,7 +34,7 @@ import etl
 from tests.torture.harness import serve
 
 RECORDS = 24
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 240
 STACKS_SECONDS = 1.0
 # Delays to the next moment, from none to a whole start.
 LONGEST_SECONDS = (0.0, 0.002, 0.02, 0.2, 1.0)

@@ -12,7 +12,7 @@ import numpy as np
 
 import presave
 
-SECONDS_A_RECORD = 0.01
+SECONDS_A_RECORD = 0.04
 COUNT = 120
 
 

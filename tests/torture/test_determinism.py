@@ -23,7 +23,7 @@ def test_equal_seeds_give_equal_bytes(
 ) -> None:
     many = how_many(1, 25) if workers == "processes" else how_many(4, 250)
 
-    @settings(deadline=None, max_examples=many, database=None, derandomize=True)
+    @settings(max_examples=many)
     @given(st.data())
     def load(data: st.DataObject) -> None:
         how = {**draw_how(data, stores), "noise": data.draw(st.booleans(), "noise")}

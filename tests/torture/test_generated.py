@@ -57,7 +57,7 @@ def tables(draw: st.DrawFn) -> tuple[list[list[float]], list[str]]:
 def test_tables_come_back_as_they_were_written(tmp_path: Path, how_many: HowMany, tally: Tally) -> None:
     file = tmp_path / "table.csv"
 
-    @settings(deadline=None, max_examples=how_many(100, 3000), database=None, derandomize=True)
+    @settings(max_examples=how_many(100, 3000))
     @given(tables(), ENDS, DELIMITERS, st.booleans())
     def read(table: tuple[list[list[float]], list[str]], end: str, delimiter: str, with_mark: bool) -> None:
         rows, labels = table
@@ -80,7 +80,7 @@ def test_tables_come_back_as_they_were_written(tmp_path: Path, how_many: HowMany
 def test_tables_of_anything_are_read_or_refused_with_the_file(tmp_path: Path, how_many: HowMany, tally: Tally) -> None:
     made = INPUTS["CSV"](tmp_path)
 
-    @settings(deadline=None, max_examples=how_many(50, 2000), database=None, derandomize=True)
+    @settings(max_examples=how_many(50, 2000))
     @given(st.lists(st.lists(CELLS, max_size=4), max_size=5), ENDS, st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]))
     def read(rows: list[list[str]], end: str, encoding: str) -> None:
         content = end.join(",".join(row) for row in rows).encode(encoding)
@@ -94,7 +94,7 @@ def test_manifests_with_anything_in_any_place_are_read_or_refused_with_the_store
 ) -> None:
     every = {kind: INPUTS[f"manifest of {kind}"](tmp_path) for kind in KINDS}
 
-    @settings(deadline=None, max_examples=how_many(50, 3000), database=None, derandomize=True)
+    @settings(max_examples=how_many(50, 3000))
     @given(st.data())
     def read(data: st.DataObject) -> None:
         made = every[data.draw(st.sampled_from(sorted(every)), "kind")]

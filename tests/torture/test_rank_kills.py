@@ -28,7 +28,7 @@ ATTEMPTS = {"lost_rank": 45, "restarted": 25, "ended_program": 30}
 LIMIT_SECONDS = 120.0
 # From a signal to the end of all processes. A rank that is stopped does not end by SIGTERM: torch's agent waits for
 # 30 s, and then kills it. Ranks whose agent was killed look for it for 30 s.
-END_SECONDS, STOPPED_SECONDS, ORPHANS_SECONDS = 20.0, 90.0, 90.0
+END_SECONDS = 90.0
 STOPPED_TIMEOUT, TIMEOUT = 8.0, 60.0
 LOOK_SECONDS = 0.01
 # What to wait for, how often it is noted by a rank, and the seconds that are drawn from.
@@ -221,7 +221,7 @@ def test_a_lost_rank_is_one_error_that_names_it(
     program = start(training.run_fit_parallel, restarts=0, timeout=STOPPED_TIMEOUT if stops else TIMEOUT)
     moment.wait(folder, program)
     was_sent = send(program.rank(moment.rank), number)
-    program.wait(STOPPED_SECONDS if stops else END_SECONDS)
+    program.wait(END_SECONDS)
     outcome = json.loads((folder / training.OUTCOME).read_text())
     if outcome:
         assert was_sent, f"{said}: {outcome}"
@@ -276,7 +276,7 @@ def test_nothing_outlives_a_program_that_is_ended(
         program = start(training.run_fit_parallel, restarts=0, timeout=TIMEOUT)
     moment.wait(folder, program)
     was_sent = send(program.process, number)
-    program.wait(ORPHANS_SECONDS if kind == "torchrun" else END_SECONDS)
+    program.wait(END_SECONDS)
     look_and_finish(folder, undisturbed)
     outcome = "its ranks ended, and a new run finished as if undisturbed" if was_sent else "had ended"
     tally(f"the program of {kind} gets {number.name}", outcome)

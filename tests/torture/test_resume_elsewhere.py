@@ -30,7 +30,7 @@ def draw_place(data: st.DataObject, most: int) -> int:
 def test_the_rest_is_the_same_in_a_new_process(
     restorer: Server, stores: dict[str, str], how_many: HowMany, tally: Tally
 ) -> None:
-    @settings(deadline=None, max_examples=how_many(25, 1000), database=None, derandomize=True)
+    @settings(max_examples=how_many(25, 1000))
     @given(st.data())
     def resume(data: st.DataObject) -> None:
         how = draw_how(data, stores)
@@ -54,7 +54,7 @@ def test_the_rest_is_the_same_in_a_new_process(
 def test_saved_with_some_ranks_and_restored_with_others_every_record_comes_once(
     restorer: Server, stores: dict[str, str], how_many: HowMany, tally: Tally
 ) -> None:
-    @settings(deadline=None, max_examples=how_many(10, 300), database=None, derandomize=True)
+    @settings(max_examples=how_many(10, 300))
     @given(st.data())
     def resume(data: st.DataObject) -> None:
         how = {**draw_how(data, stores), "drop_last": False}

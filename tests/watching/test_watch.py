@@ -58,9 +58,9 @@ def test_a_summary_says_what_the_loop_waits_for() -> None:
 
     watched = etl.watch(DataLoader(Slow(), batch_size=2))
     assert watched.summary().verdict == "cannot tell"
-    for _ in watched:
-        pass
-    found = watched.summary()
+    until = time.monotonic() + 60
+    while "Slow.__getitem__" not in (found := watched.summary()).why and time.monotonic() < until:
+        list(watched)  # until samples have met it
     assert (found.verdict, found.cause) == ("waits", "too few workers")
     assert "Slow.__getitem__ (test_watch.py:" in found.why
 

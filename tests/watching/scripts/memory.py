@@ -11,7 +11,7 @@ class Hoard(Dataset):
         self.kept = []
 
     def __len__(self):
-        return 2400
+        return 3600
 
     def __getitem__(self, index):
         self.kept.append(torch.ones(1 << 18))  # 1 MiB

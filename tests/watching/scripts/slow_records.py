@@ -1,4 +1,4 @@
-"""Waits for slow records: one in a hundred takes 0.3 s, the others next to nothing."""
+"""Waits for slow records: one in a hundred takes 0.6 s, the others next to nothing."""
 
 import time
 
@@ -17,7 +17,7 @@ class Uneven(Dataset):
         return torch.full((64,), float(index))
 
     def repair(self):
-        time.sleep(0.3)
+        time.sleep(0.6)
 
 
 if __name__ == "__main__":
