@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Protocol, TypeVar
@@ -106,20 +106,24 @@ class Worker(threading.Thread):
 class Wakeups:
     """Wakes the threads that wait for a change. Unlike a `threading.Condition`, it survives an interrupt of a wait.
 
-    Increase `waiting` while the state is locked, and then call `tokens.get()` without the lock. It may return although
-    nothing has changed.
+    Increase `waiting` while the state is locked, and then call `wait` without the lock. It may return although nothing
+    has changed.
     """
 
     def __init__(self) -> None:
         self.waiting = 0
         self.tokens: SimpleQueue[None] = SimpleQueue()
 
-    def give_up(self) -> None:
-        """Wait no more, after `tokens.get` has timed out. The state must be locked."""
-        if self.waiting > 0:
-            self.waiting -= 1
-        else:  # this thread was to be woken meanwhile
-            self.tokens.get_nowait()
+    def wait(self, lock: AbstractContextManager[object], seconds: float | None) -> None:
+        """Wait until woken, at most `seconds`; `lock` locks the state."""
+        try:
+            self.tokens.get(timeout=seconds)
+        except Empty:
+            with lock:
+                if self.waiting > 0:
+                    self.waiting -= 1
+                else:  # this thread was to be woken meanwhile
+                    self.tokens.get_nowait()
 
     def notify_all(self) -> None:
         """Wake the threads that wait. The state must be locked."""

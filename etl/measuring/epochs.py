@@ -117,8 +117,8 @@ class Epochs:
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the next epoch, as far as it is measured.
 
-        If it is cut off, the rest is abandoned by the next call of `rewind` or `close`, where that is not timed:
-        workers may finish what they have begun, and a whole epoch does not wait for that.
+        If it is cut off, the next call of `rewind` or `close` abandons the rest, which is not timed: workers may finish
+        what they have begun, and a whole epoch does not wait for that.
         """
         if self._batches is None:
             return iter(self.loader)

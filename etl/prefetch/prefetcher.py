@@ -9,7 +9,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from queue import Empty
 
 from etl.loading.batch_plan import ENDED, AnyPlan
 from etl.stages.cursor import IDLE, Cursor
@@ -141,11 +140,7 @@ class Prefetcher:
                 self._is_ready.waiting += 1
             # A little at a time: if all processes are stopped meanwhile, that does not count.
             patience, began = None if left is None else min(left, 1.0), time.monotonic()
-            try:
-                self._is_ready.tokens.get(timeout=patience)
-            except Empty:
-                with self._lock:
-                    self._is_ready.give_up()
+            self._is_ready.wait(self._lock, patience)
             if left is not None and patience is not None:
                 left -= min(patience, time.monotonic() - began)
         try:

@@ -206,7 +206,7 @@ class ProcessPrefetcher(Prefetcher):
             return
         self._hung = self._is_planning
         if self._is_planning and self._planning.record != IDLE and all(each.cursor.record == IDLE for each in busy):
-            raise_from(self._name_error(self._planning, cause), cause)  # nobody reads their answers
+            raise_from(self._name_error(self._planning, cause), cause)  # their answers wait for it
         at_next = [
             worker for worker in busy if any(chunk.pending in list(self._pending)[:1] for chunk in worker.chunks)
         ]

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from queue import Empty
 from typing import Any
 
 from presave import interrupts
@@ -121,11 +120,7 @@ class RequestQueue:
                         "timeout, or raise queue_limit"
                     )
                 self._has_room.waiting += 1
-            try:
-                self._has_room.tokens.get(timeout=left)
-            except Empty:
-                with self._lock:
-                    self._has_room.give_up()
+            self._has_room.wait(self._lock, left)
 
     def _add(self, request: Request) -> None:
         request.arrived = time.monotonic()
