@@ -286,6 +286,39 @@ def test_what_a_loader_prepares_is_prepared_in_a_process_of_its_own(
     assert len(set(numbers)) == len(noted)
 
 
+IMPORTED = """
+import os
+
+import numpy as np
+
+with open("imports", "a") as imports:
+    print(os.getpid(), __name__, file=imports)
+
+def load(batch_size):
+    return [(np.zeros((batch_size, 4), np.float32), np.zeros(batch_size, int))] * 20
+"""
+
+
+@pytest.mark.slow
+def test_the_common_server_has_imported_the_modules_of_all_loaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("one", "other")
+    for name in names:
+        (tmp_path / f"{name}_loader.py").write_text(IMPORTED)
+    monkeypatch.chdir(tmp_path)
+    strategies = tuple(f"{name}={name}_loader:load" for name in names)
+    workload = make_workload(tmp_path, strategies=strategies, compute="simulated:1ms")
+    before = servers()
+    with MeasuringProcesses(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
+        for candidate in workload.candidates():
+            _, workload.tried[candidate] = processes.try_loader(candidate, 0.5)
+        processes.load(RAW)
+        (server,) = (each for each in servers() if each not in before)
+        imports = [line.split() for line in Path("imports").read_text().splitlines()]
+    assert {module for pid, module in imports if int(pid) == server.pid} == {f"{name}_loader" for name in names}
+
+
 def test_another_python_searches_the_folders_of_the_user_and_no_packages_of_this_one(tmp_path: Path) -> None:
     user = [str(tmp_path), str(tmp_path / "modules")]
     site = [sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(tmp_path / "lib" / "site-packages")]

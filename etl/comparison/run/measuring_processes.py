@@ -123,7 +123,6 @@ class MeasuringProcesses:
                 for each in starting:
                     each.wait_until_ready()
             except MeasurementError:
-                self._end_ready()
                 self._renew_common()  # which knows what to do, or why it is impossible
 
     def renew(self) -> None:
@@ -147,25 +146,27 @@ class MeasuringProcesses:
     def _common_servers(self) -> Fleet:
         return Fleet(self._start, self._ranks)
 
-    def _end_ready(self) -> None:
-        while self._ready:
-            self._ready.pop().close()
-
     def _renew_common(self) -> None:
-        """Start the common server anew.
+        """Start the common server anew, with the modules of all loaders that it measures.
 
         Modules of loaders that could be imported one by one may crash together. Then each has its own server again.
         """
-        self._end_ready()
+        while self._ready:
+            self._ready.pop().close()
         try:
-            self._servers.renew()
+            self._start_common()
         except MeasurementError:
             if not self._common:
                 raise
             self._alone |= {each: self._own_server(each) for each in self._common}
             self._common.clear()
-            self._servers.renew()
+            self._start_common()
         self._is_common_tried = True
+
+    def _start_common(self) -> None:
+        self._servers.close()
+        self._servers = self._common_servers()
+        self._servers.wait_until_ready()
 
     def profile(self) -> PipelineProfile:
         """Return the profile of the raw pipeline."""
