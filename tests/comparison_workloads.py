@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from etl.comparison.judge.results import Measurements
-from etl.comparison.request.answers import AuditedSample, PipelineProfile, SplitProfile, StageProfile
+from etl.comparison.request.answers import AuditedSample, PipelineProfile, SplitProfile, StageProfile, TriedLoader
 from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.workload import Workload
@@ -20,6 +20,20 @@ from etl.measuring.sample import Spans
 from etl.measuring.waiting import WaitTimes
 
 COLUMNS = 4
+# The first try of a user's loader that returns a DataLoader without workers.
+TRIED = TriedLoader(
+    seconds_per_batch=0.01,
+    batches=10,
+    samples=320,
+    has_ended=True,
+    epoch_batches=10,
+    read_ahead=4,
+    workers=0,
+    has_selected_records=True,
+    compute_seconds=0.02,
+    settings={"num_workers": [0, 1, 2], "prefetch_factor": [2, 4], "persistent_workers": [True, False]},
+    given={"num_workers": 0, "prefetch_factor": None, "persistent_workers": False},
+)
 
 
 def write_table(folder: Path, rows: int = 200) -> Path:

@@ -136,8 +136,6 @@ class TriedLoader(JsonValues):
 
     Attributes
     ----------
-    first_seconds : float
-        From calling its function until its first batch could be read.
     seconds_per_batch : float
         Mean of the batches after the first.
     batches, samples : int
@@ -154,8 +152,6 @@ class TriedLoader(JsonValues):
         True if an epoch has as many batches as the records that were selected for the try.
     compute_seconds : float
         Compute alone, per batch.
-    device : str
-        Device of compute.
     requested : list of str
         Of "path" and "source", what it asked for.
     settings : dict of str to list
@@ -164,7 +160,6 @@ class TriedLoader(JsonValues):
         Values of these settings in the try. A setting that the function reads from the whole task has none.
     """
 
-    first_seconds: float
     seconds_per_batch: float
     batches: int
     samples: int
@@ -174,7 +169,6 @@ class TriedLoader(JsonValues):
     workers: int
     has_selected_records: bool
     compute_seconds: float
-    device: str
     requested: list[str] = field(default_factory=list)
     settings: Mapping[str, list[Any]] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)

@@ -53,7 +53,6 @@ def try_loader(loading: MeasuredLoader, limit: int | None, step_records: int, se
     seconds : float
         Loading ends after this time, or with the first epoch; sooner if the loader tells the length of its epochs.
     """
-    started = time.perf_counter()
     with Epochs(loading, limit) as epochs:
         length = count_batches(epochs.loader)
         batches, ended = iter(epochs), False
@@ -61,7 +60,6 @@ def try_loader(loading: MeasuredLoader, limit: int | None, step_records: int, se
         if first is None:
             raise ValueError("its first epoch has no batches")
         touch(first)
-        first_seconds = time.perf_counter() - started
         copied, samples, count = copy_of(first), record_count(first), 1
         del first
         since = time.perf_counter()
@@ -79,32 +77,27 @@ def try_loader(loading: MeasuredLoader, limit: int | None, step_records: int, se
         close_loader(batches)
         del batches
         read_ahead, workers = _read_ahead(epochs.loader), _workers(epochs.loader)
-        settings = torch_settings(epochs.loader, len(os.sched_getaffinity(0)))
+        cpus = len(os.sched_getaffinity(0))
+        settings = torch_settings(epochs.loader, cpus)
         given = given_torch_settings(epochs.loader)
     compute = loading.make_compute(copied)
     compute.step(copied)
+    epoch_batches = count if ended else length
     return TriedLoader(
-        first_seconds=first_seconds,
         seconds_per_batch=rest / max(1, count - 1),
         batches=count,
         samples=samples,
         has_ended=ended,
-        epoch_batches=count if ended else length,
+        epoch_batches=epoch_batches,
         read_ahead=read_ahead,
         workers=workers,
-        has_selected_records=_may_have_selected(count if ended else length, loading.records, step_records),
+        has_selected_records=epoch_batches is not None
+        and loading.records is not None
+        and may_hold(epoch_batches, loading.records, step_records, cpus),
         compute_seconds=seconds_of_step(compute.step, [copied], 0.0),
-        device=compute.device,
         settings={name: list(values) for name, values in settings.items()},
         given={name: given[name] for name in settings},
     )
-
-
-def _may_have_selected(batches: int | None, records: int | None, batch_size: int) -> bool:
-    """Return True if an epoch of `batches` may have the selected `records`; False if either is unknown."""
-    if batches is None or records is None:
-        return False
-    return may_hold(batches, records, batch_size, len(os.sched_getaffinity(0)))
 
 
 def _read_ahead(loader: Any) -> int:

@@ -7,29 +7,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from etl.comparison.request.answers import TriedLoader
 from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.space import Dimension, Space, space_of
 from etl.stages import Decode
-from tests.comparison_workloads import make_workload
-
-TRIED = TriedLoader(
-    0.1,
-    0.01,
-    10,
-    320,
-    True,
-    10,
-    4,
-    0,
-    True,
-    0.02,
-    "cpu",
-    settings={"num_workers": [0, 1, 2], "prefetch_factor": [2, 4], "persistent_workers": [True, False]},
-    given={"num_workers": 0, "prefetch_factor": None, "persistent_workers": False},
-)
+from tests.comparison_workloads import TRIED, make_workload
 
 
 def workload_of(folder: Path, *strategies: str) -> Workload:
