@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from etl.loading import Padding
 from etl.loading.lengths import source_lengths
 from etl.sources import Record
 from etl.sources.record import record_error
-from tests.comparison_workloads import make_workload
+from tests.comparison_workloads import TRIED, make_workload
 from tests.sequences import NOTHING, Sequences, sequences
 from tests.worker_processes import descriptors
 
@@ -48,6 +49,25 @@ def test_of_other_sources_all_files_may_be_read(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
     workload.select(5)
     assert workload.files(RAW) == [tmp_path / "table.csv"]
+
+
+@pytest.mark.parametrize(
+    ("requested", "of_folder", "of_table"),
+    [({"path"}, True, False), ({"source"}, True, True), (set(), False, False)],
+)
+def test_a_loader_gets_the_selected_records_if_it_asked_for_what_has_them(
+    requested: set[str], of_folder: bool, of_table: bool, photographs: Path, tmp_path: Path
+) -> None:
+    strategies = ("raw", "mine=my_loaders:load")
+    folder = Workload(Settings(str(photographs), strategies=strategies, size=32), tmp_path, 1)
+    table = make_workload(tmp_path, strategies=strategies)
+    for workload, gets_selected in ((folder, of_folder), (table, of_table)):
+        mine = workload.candidates()[1]
+        workload.tried[mine] = replace(TRIED, has_selected_records=False)
+        workload.requested[mine] = requested
+        assert workload.gets_selected(mine)
+        workload.select(7)
+        assert workload.gets_selected(mine) is gets_selected
 
 
 def test_of_a_store_all_files_are_read(tmp_path: Path) -> None:

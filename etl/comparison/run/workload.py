@@ -248,9 +248,10 @@ class Workload(Work):
         asked for neither when it was tried may still have loaded the number of records that it was given.
         """
         origin = candidate.origin
-        if not self.is_partial or isinstance(self.source, ImageFolder) or origin not in self.tried:
+        if not self.is_partial or origin not in self.tried:
             return True
-        return "source" in self.requested[origin] or self.tried[origin].has_selected_records
+        replaced = {"path", "source"} if isinstance(self.source, ImageFolder) else {"source"}
+        return bool(replaced & self.requested[origin]) or self.tried[origin].has_selected_records
 
     @property
     def _selected_batches(self) -> int:
