@@ -154,7 +154,7 @@ class Search:
             random.Random(self._seed).shuffle(near)
             room = int((until - self._now()) / (2 * self._turn_seconds)) - len(self._racing)
             self._racing += near[: max(0, room)]
-        return [each for each in self._ranked() if each.rounds and each is not self._given]
+        return self._rivals()
 
     def confirm(self, finalists: Iterable[Arm]) -> list[Arm]:
         """Race the given configuration and the finalists, the best of which come first, until the deadline.
@@ -175,7 +175,7 @@ class Search:
         self._racing = [self._given, *found]
         while len(self._racing) > 1 and self._race("confirm"):
             pass
-        return [each for each in self._ranked() if each.rounds and each is not self._given]
+        return self._rivals()
 
     def _race(self, phase: str) -> bool:
         """Take a round, let those leave that are beaten, and return False if there is no time, or nothing to race."""
@@ -226,6 +226,10 @@ class Search:
             except MeasurementError as error:
                 left[0].failed = error.reason
                 left = [each for each in left if not each.failed]
+
+    def _rivals(self) -> list[Arm]:
+        """Return the arms in the race that have rounds in common with the given one, the fastest first."""
+        return [each for each in self._ranked() if each is not self._given and each.ratio_to(self._given) is not None]
 
     def _ranked(self) -> list[Arm]:
         """Return the arms in the race, the fastest first: by their ratios to the given one."""

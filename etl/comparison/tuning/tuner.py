@@ -275,7 +275,7 @@ class _OneStrategy:
                 for each in measured
             ),
             untried=max(0, len(self._space) - len({*measured, *failed})),
-            failed={describe_settings(each.changes): each.failed for each in failed},
+            failed={describe_settings(each.changes) or "as given": each.failed for each in failed},
             limits=self._limits.as_dict(),
             measured_records=len(self._workload.records),
             throttled=throttled,

@@ -150,6 +150,21 @@ def test_a_given_configuration_that_fails_ends_the_search() -> None:
         Machine(fail).search(100.0).measure_given()
 
 
+def test_without_a_round_of_the_given_configuration_nothing_is_found_to_be_faster() -> None:
+    def seconds(arm: Arm) -> float:
+        if arm is configuration(0) and machine.taken.count(arm) > 1:
+            raise MeasurementError("raw was killed", reason="it was killed")
+        return 0.1
+
+    machine = Machine(seconds)
+    search = machine.search(100.0)
+    search.measure_given()
+    found = search.explore([configuration(1)], nothing_near)
+    assert len(configuration(1).rounds) == 1
+    assert found == search.confirm(found) == []
+    assert configuration(0).failed == "it was killed"
+
+
 def test_neighbours_of_the_best_enter_until_none_is_better() -> None:
     machine = Machine(lambda each: 0.5 + 0.2 * abs(number_of(each) - 40))
     search = machine.search(2_000.0)
