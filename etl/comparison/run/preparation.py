@@ -152,27 +152,26 @@ class Preparation:
             source.count = source.count or of_rank * self._settings.ranks
 
     def prepare(self, only: Candidate | None = None) -> None:
-        """Let the user's loaders, or one of them, prepare their files for the selected records.
+        """Let the user's loaders that can run, or one of them, prepare their files for the selected records.
 
         They have them already if as many records were selected when they did so last.
         """
         workload = self._workload
         workload.link_records()
         for number, origin in enumerate(workload.tried if only is None else [only]):
-            if self._prepared_for.get(origin, self._tried_records) == len(workload.records):
+            candidate = next(each for each in self.candidates if each.origin == origin)
+            is_prepared = self._prepared_for.get(origin, self._tried_records) == len(workload.records)
+            if is_prepared or not self.can_run(candidate):
                 continue
             self._prepared_for[origin] = len(workload.records)
             self._progress("write", number, len(workload.tried))
             restricted, prepared = workload.restrict(origin), self.prepared.get(origin)
             if restricted and prepared is not None:
-                with self.left_out(self._named(origin), "when it prepared its files"):
+                with self.left_out(candidate, "when it prepared its files"):
                     prepared = self._processes.prepare(origin)
             if prepared is not None:
                 records = len(workload.records if restricted else workload.source)
                 self.prepared[origin] = replace(prepared, records=records)
-
-    def _named(self, origin: Candidate) -> Candidate:
-        return next(each for each in self.candidates if each.origin == origin)
 
     def set_prepared_records(self, records: int) -> None:
         """Say of how many records the files are that user loaders have prepared."""

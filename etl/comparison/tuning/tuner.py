@@ -316,6 +316,8 @@ class _OneStrategy:
             self._workload.select(count)
         if self._given.is_foreign:
             self._preparation.prepare(self._given.origin)
+            if self._given in self._preparation.failed:
+                raise MeasurementError(self._preparation.failed[self._given])
         self._write([self._as_given], math.inf)
 
     def _take(self, arms: Sequence[Arm]) -> Generator[TuningSample, None, None]:

@@ -1,0 +1,59 @@
+"""The files of user loaders: a loader that has failed prepares none, and one that cannot prepare them is not tuned."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.comparison.request.answers import WrittenStore
+from etl.comparison.request.candidates import Candidate
+from etl.comparison.run.preparation import Preparation
+from etl.comparison.run.workload import Workload
+from etl.comparison.tuning.tuner import _OneStrategy
+from etl.comparison.tuning.tuning_results import Limits
+from etl.measuring.processes import MeasurementError
+from tests.comparison_workloads import TRIED, make_workload
+
+MINE = Candidate("my_loaders:load", label="mine")
+
+
+class FullDisk:
+    """A stand-in for `MeasuringProcesses`, in which no loader can prepare its files."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Candidate] = []
+
+    def prepare(self, candidate: Candidate) -> WrittenStore:
+        self.prepared.append(candidate)
+        raise MeasurementError("OSError: no space left")
+
+
+def tried_with_all_records(folder: Path, processes: Any) -> tuple[Workload, Preparation]:
+    workload = make_workload(folder, strategies=("raw", "mine=my_loaders:load"))
+    workload.tried[MINE], workload.requested[MINE] = TRIED, {"source"}
+    preparation = Preparation(workload, processes, 2, lambda phase, done, total: None)
+    preparation.prepared[MINE] = WrittenStore(seconds=1.0, nbytes=1000, records=200)
+    return workload, preparation
+
+
+def test_a_loader_that_has_failed_prepares_nothing_for_more_records(tmp_path: Path) -> None:
+    processes = FullDisk()
+    workload, preparation = tried_with_all_records(tmp_path, processes)
+    workload.select(50)
+    preparation.prepare()
+    preparation.prepare()
+    workload.select(100)
+    preparation.prepare()
+    assert processes.prepared == [MINE]
+    assert preparation.failed == {MINE: "OSError: no space left, when it prepared its files"}
+
+
+def test_a_loader_that_cannot_prepare_its_files_is_not_tuned_and_the_reason_is_that(tmp_path: Path) -> None:
+    processes: Any = FullDisk()
+    workload, preparation = tried_with_all_records(tmp_path, processes)
+    tuning = _OneStrategy(workload, processes, preparation, MINE, Limits(), lambda phase, done, total: None)
+    with pytest.raises(MeasurementError, match="OSError: no space left, when it prepared its files"):
+        tuning.run(time.monotonic() + 60.0)
