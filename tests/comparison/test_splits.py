@@ -15,12 +15,13 @@ from etl.comparison.judge.results import Measurements, splits_of
 from etl.comparison.request.answers import TuningSample
 from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.settings import Settings
-from etl.comparison.run.measuring_processes import MeasuringProcesses
+from etl.comparison.run.measuring_processes import InputError, MeasuringProcesses
 from etl.comparison.run.workload import Workload
 from etl.comparison.tuning.space import space_of
 from etl.comparison.worker.profile import profile_raw_pipeline
 from etl.demonstration import digits
 from etl.measuring.processes import MeasurementError
+from etl.measuring.sample import Spans
 from etl.runtime.resources import available_cpus
 from tests.comparison_workloads import make_measurements, make_sample, make_workload
 from tests.user_modules import user_module
@@ -136,7 +137,11 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
         is_fast = (split == SHARED) == (candidate == AHEAD)
         return TuningSample(0.1, 0.1 if is_fast else 0.2, 0)
 
+    def timeline(_: MeasuringProcesses, candidate: Candidate) -> Spans:
+        raise InputError(f"{candidate.strategy}: too many open files")
+
     monkeypatch.setattr(MeasuringProcesses, "tune", tune)
+    monkeypatch.setattr(MeasuringProcesses, "timeline", timeline)
     file, page = tmp_path / "report.json", tmp_path / "report.html"
     arguments = ["-v", "--strategies", "raw,async-raw,process-raw,async-presaved", "--cpus", "2", "--rounds", "1"]
     arguments += ["--budget", "6s", "--records", "40", "--batch-size", "8", "--json", str(file), "--html", str(page)]
@@ -166,3 +171,4 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
     for output in (" ".join(capsys.readouterr().out.split()), page.read_text()):
         assert "async-raw runs with 2 + 2 compute threads + loading threads, which share the CPUs (2)" in output
         assert "process-raw failed: other splits of its CPUs could not be tried: no memory" in output
+        assert "async-raw failed: its timeline could not be recorded: async-raw: too many open files" in output

@@ -17,7 +17,7 @@ from etl.comparison.request.settings import Settings
 from etl.comparison.request.subset import UserLoaderSource
 from etl.comparison.run.comparison_progress import ComparisonProgress
 from etl.comparison.run.comparison_rounds import ComparisonRounds
-from etl.comparison.run.measuring_processes import MeasuringProcesses
+from etl.comparison.run.measuring_processes import InputError, MeasuringProcesses
 from etl.comparison.run.preparation import Preparation, opened_workload
 from etl.comparison.run.schedule import (
     USUAL_SECONDS,
@@ -139,6 +139,7 @@ class _Comparison:
         preparation.write_stores((*self._candidates, *self._loading_only))
         # A second look, at more records, replaces all that the first one found.
         self._checks.clear()
+        self._trials.clear()
         for each in preparation.untried:
             del preparation.failed[each]
         preparation.untried.clear()
@@ -262,8 +263,9 @@ class _Comparison:
                     spans = processes.timeline(candidate)
             except KeyboardInterrupt:
                 rounds.stopped_early = True
-            except MeasurementError as error:
-                self._preparation.failed[candidate] = f"its timeline could not be recorded: {error.reason}"
+            except (InputError, MeasurementError) as error:
+                reason = error.reason if isinstance(error, MeasurementError) else error
+                self._preparation.failed[candidate] = f"its timeline could not be recorded: {reason}"
             timelines.append(Timeline(self._workload.name(candidate), spans.waits, spans.computes, spans.loads))
         return timelines
 
