@@ -128,6 +128,7 @@ class ComparisonRounds:
 
     def _etl_alone_seconds(self) -> float:
         alone = [one.etl_alone for each in self.samples.values() for one in each.values()]
+        alone += [one.etl_alone for each in self.loads.values() for one in each.values()]
         return sum(each.total for each in alone if each is not None)
 
     def _take_round(self) -> None:
