@@ -59,18 +59,17 @@ SENTENCES = {
     "closes_everything": rf"its process .*Bad file descriptor, {FIRST}",
     "allocates": rf"MemoryError: Unable to allocate 2.00 GiB .*, at PLACE \(__iter__\), {FIRST}",
 }
+# Of the loader `load` in each module.
 IMPORTED = {
-    "missing": rf"--strategies no_such_module:load: ModuleNotFoundError: No module named 'no_such_module'; .*, {FIRST}",
-    "broken": rf"--strategies broken_import:load: ZeroDivisionError: .* by zero; .*, at broken_import.py:1 .*, {FIRST}",
+    "missing": rf"--strategies missing:load: ModuleNotFoundError: No module named 'missing'; .*, {FIRST}",
+    "broken": rf"--strategies broken:load: ZeroDivisionError: .* by zero; .*, at broken.py:1 .*, {FIRST}",
     "waiting": (
-        rf"its process gave no answer for {ANSWER_SECONDS:g} s, at waiting_import.py:2 .*; a higher --budget .*, "
-        f"{FIRST}"
+        rf"its process gave no answer for {ANSWER_SECONDS:g} s, at waiting.py:2 .*; a higher --budget .*, {FIRST}"
     ),
 }
-IMPORTED_FROM = {"missing": "no_such_module", "broken": "broken_import", "waiting": "waiting_import"}
 MODULES = {
-    "broken_import": "1 / 0\n",
-    "waiting_import": "import time\ntime.sleep(600)\n",
+    "broken": "1 / 0\n",
+    "waiting": "import time\ntime.sleep(600)\n",
 }
 
 
@@ -155,7 +154,7 @@ def test_loaders_that_fail_at_once_are_named_and_the_others_are_measured(
 ) -> None:
     monkeypatch.setattr(processes_module, "MIN_FOREIGN_SECONDS", ANSWER_SECONDS)
     monkeypatch.setattr(processes_module, "FOREIGN_BUDGETS", 0.0)
-    failing = [*map(named, SENTENCES), *(f"{name}={module}:load" for name, module in IMPORTED_FROM.items())]
+    failing = [*map(named, SENTENCES), *(f"{name}={name}:load" for name in IMPORTED)]
     user_loaders = [*failing, named("good"), named("never_ends")]
     report = compare(*user_loaders, rounds=1, pythons=pythons(*user_loaders), epoch_batches=ROWS // BATCH_SIZE)
     for name, sentence in {**SENTENCES, **IMPORTED}.items():

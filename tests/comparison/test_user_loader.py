@@ -185,16 +185,6 @@ def test_epochs_are_checked_and_measured_with_chosen_settings(asked: Asked, acti
     ("function", "settings", "message"),
     [
         ("torch_loaders:misspelt", {}, "misspelt declares the setting 'dept', but has no parameter of that name"),
-        (
-            "torch_loaders:plain",
-            {"dept": 1},
-            "'dept' reaches nothing: plain has no parameter of that name, and returne",
-        ),
-        (
-            "torch_loaders:wrapped",
-            {"num_workers": 1},
-            "'num_workers' reaches nothing: wrapped has no parameter of that",
-        ),
         ("lists:load", {"num_workers": 1}, "'num_workers' reaches nothing: load has no parameter of that name, and re"),
         ("torch_loaders:plain", {"num_workers": -1}, "the setting 'num_workers' of a DataLoader cannot be -1"),
     ],
