@@ -145,7 +145,8 @@ class _Comparison:
         preparation.untried.clear()
         self._check(processes)
         compared = [each for each in self._candidates if each in self._checks]
-        pilots = {each: self._choose_split(processes, each) for each in self._with_splits() if each in compared}
+        with_splits = [each for each in compared if not each.is_foreign and len(self._workload.splits(each)) > 1]
+        pilots = {each: self._choose_split(processes, each, len(with_splits)) for each in with_splits}
         preparation.raise_if_all_failed()
         return {each: Pace.of(self._checks[each], pilots.get(each)) for each in compared if preparation.can_run(each)}
 
@@ -182,13 +183,8 @@ class _Comparison:
             return []
         return self._workload.compute_counts()
 
-    def _with_splits(self) -> list[Candidate]:
-        """Return the candidates that have more than one way to split their CPUs."""
-        own = [each for each in self._preparation.own if self._preparation.can_run(each)]
-        return [each for each in own if len(self._workload.splits(each)) > 1]
-
-    def _choose_split(self, processes: MeasuringProcesses, candidate: Candidate) -> TuningSample | None:
-        """Choose how `candidate` splits its CPUs, and return a sample of that; None if it failed.
+    def _choose_split(self, processes: MeasuringProcesses, candidate: Candidate, total: int) -> TuningSample | None:
+        """Choose how `candidate`, one of `total`, splits its CPUs, and return a sample of that; None if it failed.
 
         A split that is clearly slower than the best loses after one sample. The rounds measure the chosen one again: no
         pilot becomes a sample.
@@ -202,7 +198,7 @@ class _Comparison:
         try:
             for turn in range(PILOT_TURNS if self._settings.budget_seconds >= USUAL_SECONDS else 1):
                 for split in splits if turn % 2 == 0 else splits[::-1]:
-                    self._progress("split", len(self._trials), len(self._with_splits()))
+                    self._progress("split", len(self._trials), total)
                     workload.chosen[candidate] = split
                     taken[split].append(processes.tune(candidate, batches))
                 seconds = {each: statistics.median(one.seconds_per_batch for one in taken[each]) for each in splits}
