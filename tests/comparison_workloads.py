@@ -127,7 +127,7 @@ def make_measurements(
         randomness=None,
         rounds=1,
         stopped_early=False,
-        no_server="",
+        end_reason="",
         timelines=[],
     )
     return replace(made, **measured)

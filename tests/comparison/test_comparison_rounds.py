@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 
 from etl.comparison.request.answers import AuditedSample, LoadingSample
 from etl.comparison.request.candidates import Candidate
+from etl.comparison.run import comparison_rounds
 from etl.comparison.run.comparison_rounds import ComparisonRounds
+from etl.comparison.run.measuring_processes import InputError
 from etl.measuring.clock import Split
 from etl.measuring.noise import ProbeSeconds
 from etl.measuring.processes import MeasurementError
@@ -201,29 +204,62 @@ def test_a_candidate_that_fails_is_left_out_with_its_samples(failing: Candidate)
 
 
 class Starving(Machine):
-    """A machine without memory for a server in round `number`."""
+    """A machine on which round `number` cannot begin."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, error: Exception) -> None:
         super().__init__()
         self._starved = number
+        self._error = error
 
     def renew(self) -> None:
         if self.servers == self._starved:
-            raise MeasurementError("the process of the comparison was killed by signal 9")
+            raise self._error
         super().renew()
 
 
-def test_a_round_that_cannot_begin_leaves_what_was_measured() -> None:
-    made = make(Starving(4))
+KILLED, DAMAGED = MeasurementError("the process was killed by signal 9"), InputError("record 7 is damaged")
+
+
+@pytest.mark.parametrize(
+    ("machine", "done", "reason"),
+    [
+        (Starving(4, KILLED), 4, str(KILLED)),
+        (Starving(4, DAMAGED), 4, str(DAMAGED)),
+        (Failing(SAVED, DAMAGED), 1, str(DAMAGED)),
+    ],
+    ids=["no server", "wrong input at its begin", "wrong input"],
+)
+def test_a_round_that_fails_leaves_what_was_measured(machine: Machine, done: int, reason: str) -> None:
+    made = make(machine)
     made.take(9)
-    assert (made.done, made.stopped_early) == (4, True)
-    assert "killed by signal 9" in made.no_server
-    assert all(rounds_of(made, each) == [0, 1, 2, 3] for each in CANDIDATES)
+    assert (made.done, made.stopped_early, made.end_reason) == (done, True, reason)
+    assert all(rounds_of(made, each) == list(range(done)) for each in CANDIDATES)
 
 
-def test_a_first_round_that_cannot_begin_is_an_error() -> None:
-    with pytest.raises(MeasurementError, match="killed by signal 9"):
-        make(Starving(0)).take(9)
+@pytest.mark.parametrize("error", [KILLED, DAMAGED], ids=str)
+def test_a_first_round_that_cannot_begin_is_an_error(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        make(Starving(0, error)).take(9)
+
+
+def test_the_time_of_a_candidate_that_fails_does_not_count_as_that_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    class Hanging(Machine):
+        def measure(self, candidate: Candidate, recipe: Recipe) -> AuditedSample:
+            nonlocal now
+            now += 60.0 if candidate == SAVED else 1.0
+            if candidate == SAVED:
+                raise MeasurementError("its process gave no answer for 60 s")
+            return super().measure(candidate, recipe)
+
+    monkeypatch.setattr(comparison_rounds, "time", SimpleNamespace(monotonic=lambda: now))
+    told: list[float] = []
+    made = make(Hanging(), etl_alone_rounds=0)
+    made.run(lambda seconds: told.append(seconds) or 2)  # type: ignore[func-returns-value]
+    [seconds] = told
+    assert 0.0 < seconds <= 3.0
+    assert made.lost == 60.0
 
 
 def test_the_number_of_rounds_is_chosen_from_the_first_without_loading_alone() -> None:

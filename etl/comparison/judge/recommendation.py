@@ -152,9 +152,9 @@ def make_notes(measured: Measurements) -> list[str]:
     requested, reference = measured.work.candidates[0], measured.compared[0]
     if reference != requested:
         found.append(f"{measured.name(reference)} is the reference instead of {measured.name(requested)}.")
-    if measured.no_server:
+    if measured.end_reason:
         found.append(
-            f"The comparison ended after {measured.rounds} rounds: the next could not begin: {measured.no_server}"
+            f"The comparison ended after round {measured.rounds}, since the next one failed: {measured.end_reason}"
         )
     if scale.measured < scale.records:
         found.append(

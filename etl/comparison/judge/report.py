@@ -565,7 +565,7 @@ class ReportData(Section[None]):
     order_seed : int
         Seed of the order of the strategies within each round.
     stopped_early : bool
-        True if the rounds ended early, by an interruption or because a measuring process could not be started.
+        True if the rounds ended early, by an interruption or an error.
     recommendation, notes : list of str
         Sentences of advice, and sentences that explain or qualify the metrics.
     strategies : list of StrategyResult

@@ -69,9 +69,9 @@ class Measurements:
     rounds : int
         Completed rounds.
     stopped_early : bool
-        True if the rounds ended early, by an interruption or because a server could not be started.
-    no_server : str
-        Reason why the server of a round could not be started; empty if all were.
+        True if the rounds ended early, by an interruption or an error.
+    end_reason : str
+        Error that ended the rounds early; empty if none did.
     timelines : list of Timeline
         One timeline per strategy.
     gave_way : str
@@ -100,7 +100,7 @@ class Measurements:
     randomness: str | None
     rounds: int
     stopped_early: bool
-    no_server: str
+    end_reason: str
     timelines: list[Timeline]
     gave_way: str = ""
     order_seed: int = 0

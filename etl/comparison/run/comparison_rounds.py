@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from etl.comparison.request.answers import AuditedSample, LoadingSample
 from etl.comparison.request.candidates import Candidate
-from etl.comparison.run.measuring_processes import MeasuringProcesses
+from etl.comparison.run.measuring_processes import InputError, MeasuringProcesses
 from etl.measuring.noise import NoiseGate
 from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Rounds, SamplePlace
@@ -67,11 +67,13 @@ class ComparisonRounds:
         )
         self.failed: dict[Candidate, str] = {}
         """Candidates that failed, with the reason."""
+        self.lost = 0.0
+        """Seconds of samples that failed."""
         self.gate = NoiseGate()
         self._wanted = MIN_ROUNDS
         self.stopped_early = False
-        self.no_server = ""
-        """Reason why the server of a round could not be started, which ended the rounds; otherwise empty."""
+        self.end_reason = ""
+        """Error that ended the rounds early; empty if none did."""
 
     @property
     def done(self) -> int:
@@ -109,21 +111,21 @@ class ComparisonRounds:
     def run(self, choose: Callable[[float], int]) -> None:
         """Take the rounds.
 
-        An interruption, or a server that cannot be started, ends them early. Before the first complete round it is
-        raised instead. `choose` is called with the seconds of a round without loading alone, and returns how many
-        rounds there are to be.
+        An interruption, an error in the input, or a server that cannot be started, ends them early. Before the first
+        complete round it is raised instead. `choose` is called with the seconds of a round without loading alone and
+        what has failed, and returns how many rounds there are to be.
         """
         try:
             started = time.monotonic()
             self._take_round()
-            self._wanted = choose(time.monotonic() - started - self._etl_alone_seconds())
+            self._wanted = choose(time.monotonic() - started - self._etl_alone_seconds() - self.lost)
             while self.done < self._wanted:
                 self._take_round()
-        except (KeyboardInterrupt, _NoServerError) as error:
+        except (KeyboardInterrupt, _NoServerError, InputError) as error:
             if not self.done:
                 raise
             self.stopped_early = True
-            self.no_server = str(error)
+            self.end_reason = str(error)
             self._rounds.drop_unfinished()
 
     def _etl_alone_seconds(self) -> float:
@@ -146,6 +148,7 @@ class ComparisonRounds:
         yield
 
     def _take(self, candidate: Candidate, number: int) -> AuditedSample | LoadingSample:
+        started = time.monotonic()
         try:
             if candidate in self._loading_only:
                 return self._processes.load(candidate)
@@ -155,6 +158,9 @@ class ComparisonRounds:
                 len(self._recipes) * max(self._wanted, number + 1),
                 lambda: self._processes.measure(candidate, recipe),
             )
+        except MeasurementError:
+            self.lost += time.monotonic() - started
+            raise
         finally:
             self._progress(self.done)
 

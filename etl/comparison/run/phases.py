@@ -112,7 +112,7 @@ class _Comparison:
             randomness=preparation.randomness,
             rounds=rounds.done,
             stopped_early=rounds.stopped_early,
-            no_server=rounds.no_server,
+            end_reason=rounds.end_reason,
             timelines=timelines,
             gave_way=self._gave_way,
             order_seed=rounds.seed,
@@ -223,7 +223,7 @@ class _Comparison:
 
         def choose(seconds_of_round: float) -> int:
             nonlocal wanted
-            left = self._deadline - CLOSING_SECONDS - time.monotonic()
+            left = self._deadline + rounds.lost - CLOSING_SECONDS - time.monotonic()
             wanted = choose_rounds(self._workload, seconds_of_round, left)
             return wanted
 
@@ -239,6 +239,7 @@ class _Comparison:
         )
         rounds.run(choose)
         self._preparation.failed |= rounds.failed
+        self._preparation.lost += rounds.lost
         self._gave_way = describe_schedule(self._workload, wanted, time.monotonic() > self._deadline)
         return rounds
 
