@@ -79,7 +79,7 @@ class _Comparison:
             )
             if preparation.randomness is not None:
                 self._loading_only = []
-            preparation.try_loaders()
+            preparation.try_loaders(self._candidates)
             self._workload.select(first_records(self._workload))
             paces = self._look(processes)
             seconds = self._deadline - time.monotonic() - CLOSING_SECONDS

@@ -104,13 +104,13 @@ class Preparation:
         self._progress("profile", 0, 1)
         return self._processes.profile()
 
-    def try_loaders(self) -> None:
-        """Try each user loader on a few records: whether it works, and how long an epoch may take.
+    def try_loaders(self, candidates: Iterable[Candidate]) -> None:
+        """Try each user loader of `candidates` on a few records: whether it works, and how long an epoch may take.
 
         Those that fail are left out.
         """
         workload = self._workload
-        user_loaders = [each for each in self.candidates if each.is_foreign]
+        user_loaders = [each for each in candidates if each.is_foreign]
         if not user_loaders:
             return
         workload.select(min(max(TRIED_RECORDS, workload.step_records), len(workload.source)))

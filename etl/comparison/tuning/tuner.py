@@ -160,7 +160,7 @@ class _Tuner:
     ) -> None:
         """Tune `candidates`, and add the results to `known`."""
         preparation = Preparation(self._workload, processes, len(self._affinity), self._progress)
-        preparation.try_loaders()
+        preparation.try_loaders(candidates)
         deadline = self._began + preparation.lost + self._total
         for number, candidate in enumerate(candidates):
             name = candidate.name
@@ -395,7 +395,8 @@ class _OneStrategy:
         if self._given.is_foreign and not self._workload.gets_selected(self._given):  # only a part of them is read
             return True
         if (expected := self._check(self._as_given)) is None:
-            return True
+            arm.dropped = "the given epoch could not be checked"
+            return False
         # Of random transforms that are drawn anew whenever they are read, only the amount can be the same.
         is_random = self._preparation.randomness is not None or (self._given.is_foreign and expected.reshuffles is None)
         if (epoch := self._check(arm)) is None:
