@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> 
     codes = {each: _code(each) for each in named}
     if None in codes.values():
         return None
+    python = settings.pythons.get(workload.name(candidate))
     machine = describe_machine()
     machine.pop("frequency_mhz")
     return {
@@ -106,7 +108,7 @@ def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> 
         "records": len(workload.source),
         "strategy": str(candidate.kind.function or candidate.strategy),
         "given": candidate.to_json(),
-        "python": settings.pythons.get(workload.name(candidate)),
+        "python": None if python is None else _python(python),
         "functions": codes,
     }
 
@@ -120,6 +122,16 @@ def _code(name: str) -> str | None:
         return None if file is None else hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
     except (TypeError, OSError, ValueError):
         return None
+
+
+def _python(interpreter: str) -> list[str]:
+    """Return what identifies another Python and its packages: the names of their metadata have their versions."""
+    found = shutil.which(interpreter)
+    if found is None:
+        return [interpreter]
+    path = Path(found).absolute()  # of a virtual environment it is a link, which is not followed
+    packages = path.parent.parent.glob("lib*/python*/*-packages/*-info")
+    return [str(path), stamp(path.stat()), *sorted(map(str, packages))]
 
 
 def _files(workload: Workload) -> list[tuple[str, str]]:
