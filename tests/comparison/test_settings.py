@@ -141,6 +141,7 @@ def test_a_candidate_comes_back_from_json_as_it_was(candidate: Candidate) -> Non
         ("my_project.loaders:dataloader", "dataloader"),
         ("my_project.loaders:Loader.of_images", "of_images"),
         ("mine=my_project.loaders:dataloader", "mine"),
+        ("mine=pickled:/job=12/1/load.pickle", "mine"),
     ],
 )
 def test_a_function_is_called_by_its_name_unless_it_has_a_label(given: str, label: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from etl.functions import PICKLED
 from etl.measuring.values import JsonValues
 from etl.strategies import Strategy, find
 
@@ -47,7 +48,9 @@ class Candidate(JsonValues):
         ValueError
             If there is no such strategy, or no label before the "=".
         """
-        label, equals, strategy = given.rpartition("=")
+        before, carried, path = given.partition(PICKLED)  # a path may contain "="
+        label, equals, strategy = before.rpartition("=")
+        strategy += carried + path
         if equals and not label:
             raise ValueError(f"{given!r} has no name before the =; give one, such as again=raw")
         found = find(strategy)
