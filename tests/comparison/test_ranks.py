@@ -228,6 +228,12 @@ def test_checks_are_joined_and_shared_memory_counts_once() -> None:
     assert (joined.pages_touched, joined.pages_absent, joined.score, joined.weights) == (16, 2, 2.0, "weights")
 
 
+def test_ranks_with_the_same_records_are_refused_unless_all_records_are_equal() -> None:
+    with pytest.raises(RanksDifferError, match="each of its ranks loads the same 2 records"):
+        join_checks([checked(["a", "b"], {}, 1), checked(["b", "a"], {}, 1)])
+    assert join_checks([checked(["a", "a"], {}, 1)] * 2).content.samples == 4
+
+
 def rank_result(rank: int, **chosen: Any) -> RankResult:
     usual = {
         "cpus": [rank],

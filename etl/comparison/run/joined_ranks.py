@@ -61,7 +61,8 @@ def _check_division(contents: Sequence[EpochContent]) -> None:
             f"its ranks have different numbers of batches ({counts}), so that one would wait for the others forever"
         )
     records = [Counter(each.records) for each in contents]
-    if all(each == records[0] for each in records[1:]):
+    is_constant = len(records[0]) == 1  # then all ranks have the same records, however they are divided
+    if not is_constant and all(each == records[0] for each in records[1:]):
         raise RanksDifferError(
             f"each of its ranks loads the same {contents[0].samples:,} records: divide them by `rank` and "
             "`world_size` of the task"
