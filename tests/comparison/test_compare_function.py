@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from etl.commands import compare as compare_command
 from etl.comparison import compare
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.carried import carried_settings
+from etl.functions import find_function
 from tests.comparison_workloads import broken_rules
 from tests.programs import output_of
 
@@ -187,3 +189,10 @@ def test_a_text_is_read_as_on_the_command_line_and_not_letter_by_letter() -> Non
     assert settings == {"formats": ("npy", "hdf5"), "unchecked": ("noise",), "what_if": ("cpus=8,compute=5ms",)}
     with carried_settings("photos", "raw,presaved", make_step=None, model=None, pipeline=None, python=None) as carried:
         assert carried.strategies == ("raw", "presaved")
+
+
+def test_a_partial_function_is_called_for_the_source_and_the_pipeline() -> None:
+    given, others = partial(range, 3), {"make_step": None, "model": None, "python": None}
+    with carried_settings(given, "raw", pipeline=given, **others) as carried:
+        for name in (carried.source, carried.pipeline):
+            assert find_function(str(name), "source")() == range(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
@@ -74,7 +75,7 @@ class _Carried:
 
     def value(self, given: Any) -> str:
         """Return a name for a function that returns `given`, or for `given` itself if it is a function or a name."""
-        if isinstance(given, str) or inspect.isroutine(given) or inspect.isclass(given):
+        if isinstance(given, (str, functools.partial)) or inspect.isroutine(given) or inspect.isclass(given):
             return self.function(given)
         return self._write(lambda: given, type(given).__name__)
 
