@@ -182,3 +182,9 @@ def test_the_text_of_a_report_is_text_in_a_notebook_too(
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert "async-presaved" in str(report)
     assert capsys.readouterr().out == ""
+
+
+def test_the_text_of_a_report_has_no_markup_of_texts_from_outside() -> None:
+    reason = "mine failed: KeyError: '[/INST]', after [bold] and :cat:"
+    report = replace(comparison_reports.photographs(), notes=[reason])
+    assert reason in str(report)

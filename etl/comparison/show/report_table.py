@@ -101,8 +101,8 @@ def _show_losses(report: ReportData, console: Console) -> None:
 def as_text(show: Callable[[Console], None]) -> str:
     """Return what `show` prints on a console, without colours."""
     text = io.StringIO()
-    # In a notebook, rich would show the tables itself.
-    show(Console(file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False))
+    # In a notebook, rich would show the tables itself. Names and reasons come from outside: they have no markup.
+    show(Console(file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False, markup=False, emoji=False))
     return text.getvalue()
 
 
@@ -218,7 +218,7 @@ def _show_scenario(scenario: Scenario, console: Console) -> None:
         )
     print_table(table, console, first=("wall", "prediction", "utilisation", "stall"))
     for line in scenario_notes(scenario):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
 
 
 def _show_checks(report: ReportData, console: Console, is_whole: bool) -> None:
