@@ -242,12 +242,17 @@ def test_scaled_metrics_are_noted_with_how_many_records_were_measured(tmp_path: 
     assert note.startswith("Measured on 60 of 200 records, chosen at random. Times are scaled to all")
 
 
-def test_a_store_that_memory_cannot_hold_is_noted_scaled_to_the_whole_source(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stored", "is_noted"), [(100, True), (200, False)])
+def test_a_store_that_memory_cannot_hold_is_noted_scaled_to_the_whole_source_from_its_own_records(
+    stored: int, is_noted: bool, tmp_path: Path
+) -> None:
     memory = psutil.virtual_memory().total
     made = measured(tmp_path, nbytes=0.3 * memory)
     assert make_notes(made) == []
-    made = replace(made, work=replace(made.work, records=100))
-    assert any(note.startswith("The store of presaved takes") and "--cache cold" in note for note in make_notes(made))
+    writing = {kind: replace(written, records=stored) for kind, written in made.writing.items()}
+    notes = make_notes(replace(made, work=replace(made.work, records=100), writing=writing))
+    found = [note.startswith("The store of presaved takes") and "--cache cold" in note for note in notes]
+    assert any(found) == is_noted
 
 
 def test_a_cold_comparison_has_read_from_the_disk_anyhow(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from etl import strategies
 from etl.comparison.judge.report import ReportData, StrategyResult
-from etl.comparison.judge.results import Measurements, audits_of, splits_of
+from etl.comparison.judge.results import Measurements, audits_of, presaving_of, splits_of
 from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.measuring.statistics import MIN_ROUNDS, Interval, Outcome
 from etl.runtime.resources import usable_nbytes
@@ -170,10 +170,10 @@ def make_notes(measured: Measurements) -> list[str]:
     memory = usable_nbytes()
     for candidate in measured.compared:
         written = measured.written(candidate)
-        nbytes = 0 if written is None else scale.amount(written.nbytes)
-        if nbytes > memory / 2 and measured.work.settings.cache == "warm":
+        stored = 0 if written is None else presaving_of(written, scale).nbytes
+        if stored > memory / 2 and measured.work.settings.cache == "warm":
             found.append(
-                f"The store of {measured.name(candidate)} takes {nbytes / 1e9:,.1f} GB, but this machine has "
+                f"The store of {measured.name(candidate)} takes {stored / 1e9:,.1f} GB, but this machine has "
                 f"{memory / 1e9:,.1f} GB of memory: epochs over the whole source will wait for the disk. Also compare "
                 "with --cache cold."
             )

@@ -199,9 +199,9 @@ class EpochScale:
         """Return the seconds that a part of a measured epoch comes to in an epoch of the whole source."""
         return self.epoch_seconds(split, epoch.samples, epoch.start_up)
 
-    def amount(self, measured: float, records: int | None = None) -> float:
-        """Scale an amount that is proportional to the number of records, by default of those that were selected."""
-        return measured * self.records / (records or self.measured)
+    def amount(self, measured: float, records: int) -> float:
+        """Return the amount for the whole source, from that of so many `records`, to which it is proportional."""
+        return measured * self.records / records
 
     def wall_seconds(self, sample: Sample) -> float:
         """Return the wall time of an epoch of the whole source, in seconds."""
