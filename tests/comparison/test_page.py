@@ -22,7 +22,7 @@ from etl.measuring.statistics import Interval
 from etl.units import digits, nbytes, percent, ratio, seconds
 from tests import comparison_reports, tuning_results
 from tests.browser import find_chromium, render, serve
-from tests.comparison_reports import HOSTILE, REPORTS
+from tests.comparison_reports import HOSTILE, REPORTS, strategy
 from tests.pages import assert_fit_on_a_phone, assert_self_contained, words_of
 from tests.tuning_results import TUNINGS
 
@@ -72,6 +72,13 @@ def test_a_bar_ends_at_the_wall_time_even_if_interference_is_negative(make: Call
     for result, row in zip(report.strategies, epoch_bars(report).rows, strict=True):
         drawn = sum(each.width for each in row.bars)
         assert drawn == pytest.approx(result.parts.wall_seconds / longest * 100, abs=0.01)
+
+
+def test_a_bar_of_the_table_ends_at_the_wall_time_even_if_interference_is_negative() -> None:
+    result = strategy("raw", 3.0, 4.0, -2.0, 0.9988, etl=1.0)
+    table = str(replace(comparison_reports.one_strategy(), strategies=[result]))
+    assert sum("██" in line for line in table.splitlines()) == 1  # a longer bar would wrap
+    assert "░" in next(line for line in table.splitlines() if "██" in line)
 
 
 def test_if_every_strategy_needs_a_store_none_pays_off_or_fails_to() -> None:

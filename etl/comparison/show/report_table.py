@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from etl.comparison.show.charts import bar_segments
 from etl.comparison.show.page import cpus_wanted, pays_off, prediction_kind, scenario_notes
 from etl.tables import Bar, print_table
 from etl.units import Scale, bounds, percent, time_scale
@@ -260,14 +261,9 @@ def _losses(result: StrategyResult) -> str:
 
 
 def _bar(result: StrategyResult, longest: float) -> Bar:
-    parts = result.parts
-    return Bar(
-        [
-            (*COMPUTE, parts.compute_alone_seconds / longest),
-            (*INTERFERENCE, parts.interference_seconds / longest),
-            (*STALL, parts.stall_seconds / longest),
-        ]
-    )
+    styles = {"compute": COMPUTE, "interference": INTERFERENCE, "stall": STALL}
+    segments = bar_segments(result.parts)
+    return Bar([(*styles[kind], drawn / longest) for kind, _, drawn, _ in segments if kind in styles])
 
 
 def _halves(speed: float, size: float) -> Bar:
