@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from etl.comparison.judge.report import ProfileResult
 from etl.comparison.show.charts import RatioAxis, epoch_bars, linear_marks, ratio_intervals
 from etl.comparison.show.page import render_page
 from etl.comparison.show.report import Report
@@ -85,6 +86,16 @@ def test_if_every_strategy_needs_a_store_none_pays_off_or_fails_to() -> None:
     report = comparison_reports.photographs()
     html = render_page(replace(report, strategies=report.strategies[2:], timelines=[]))
     assert "never" not in words_of(html)
+
+
+def test_a_page_without_stages_and_profile_says_what_they_take_and_shows_no_empty_table() -> None:
+    usual = replace(comparison_reports.photographs(), stages=[], profile=ProfileResult([], {}, [], 0.0))
+    html = render_page(usual)
+    assert_self_contained(html)
+    words = words_of(html)
+    assert "No stage was measured: that takes --stages , and a strategy that reads a store." in words
+    assert "not profiled: that takes --stages or --what-if ." in words
+    assert "memory per second" not in words
 
 
 def test_negative_interference_is_in_the_table_but_not_drawn() -> None:
