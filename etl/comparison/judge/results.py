@@ -239,7 +239,14 @@ def host_wait_seconds(samples: Mapping[int, Sample], scale: EpochScale) -> float
 
 
 def losses_of(samples: Mapping[int, Sample], scale: EpochScale) -> Losses:
-    """Return what an epoch of the whole source loses, as far as all rounds know it."""
+    """Return what an epoch of the whole source loses, as far as all rounds know it.
+
+    The start-up counts once. If a whole epoch has no more batches than that, only its share of the start-up counts.
+    """
+
+    def start_up(sample: Sample) -> float:
+        first = sample.epoch.stall.first
+        return min(first, scale.part_seconds(Split(first, 0.0), sample.epoch))
 
     def seconds(get: Callable[[Sample], Split | None]) -> float | None:
         if any(get(each) is None for each in samples.values()):
@@ -249,7 +256,7 @@ def losses_of(samples: Mapping[int, Sample], scale: EpochScale) -> Losses:
     storage = seconds(lambda sample: sample.storage)
     methods = {each.loading_waits.method for each in samples.values() if each.loading_waits is not None}
     return Losses(
-        start_up_seconds=mean_of(samples, lambda sample: sample.epoch.stall.first),
+        start_up_seconds=mean_of(samples, start_up),
         storage_seconds=storage,
         transfer_seconds=seconds(lambda sample: sample.transfer),
         storage_method=None if storage is None else max(methods),  # "psi" if a round needed it
