@@ -25,9 +25,12 @@ from etl.comparison.judge.sameness import (
     is_shuffled,
     nearest_pairs,
 )
+from etl.comparison.request.answers import CheckedEpoch
+from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.epoch_content import EpochContent, Signatures
 from etl.measuring.arrays import digest_of, layout_of, record_digests
 from etl.measuring.signatures import labels_of, signatures_of
+from tests.comparison_workloads import make_measurements, make_sample, make_workload
 
 RECORDS = 60
 SOURCE = np.random.default_rng(0)
@@ -134,6 +137,20 @@ def test_without_signatures_only_amounts_are_compared(tmp_path: Path) -> None:
     epoch = replace(content(tmp_path, FEATURES + NOISE), signatures=None)
     found = compare_epochs(epoch, content(tmp_path), "raw")
     assert found == Sameness("same amount", "the bytes of 60 of 60 records differ, and nothing else was compared")
+
+
+def test_beside_a_reference_that_cannot_be_given_fewer_records_only_amounts_are_compared(tmp_path: Path) -> None:
+    mine, raw = Candidate("my_loaders:mine"), Candidate("raw")
+    contents = {mine: content(tmp_path, FEATURES[:20], LABELS[:20]), raw: content(tmp_path)}
+    checks = {each: CheckedEpoch(seen, None, 2.0, "weights", 8, 0, "", 100) for each, seen in contents.items()}
+    workload = make_workload(tmp_path, strategies=("raw",))
+    work = replace(workload.prepared(), candidates=[mine, raw], names={mine: "mine", raw: "raw"}, gets_all={mine})
+    samples = {each: {0: make_sample()} for each in (mine, raw)}
+    measured = make_measurements(workload, samples, work=work, checks=checks)
+    assert measured.sameness(raw).level == "same amount"
+    other_shape = replace(contents[raw], layouts=[("float32", (39,)), ("int64", ())])
+    measured = replace(measured, checks={**checks, raw: replace(checks[raw], content=other_shape)})
+    assert measured.sameness(raw).level is None
 
 
 def test_a_record_that_comes_twice_in_a_large_epoch_is_found_although_its_substitute_is_not_checked() -> None:
