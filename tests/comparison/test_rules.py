@@ -108,6 +108,11 @@ UNEXPLAINED, TWICE = (replace(evidence(), parts=replace(PARTS, stall_seconds=sta
         ("samples", "it has batches of 50 records, not 40", evidence(is_foreign=True, content=LARGER)),
         ("samples", DIFFERENT.reason, evidence(is_foreign=True, sameness=DIFFERENT)),
         ("samples", "99 samples in a timed epoch instead of 100", with_round(2, samples=99)),
+        (
+            "samples",
+            "50 samples in a timed epoch instead of 80",
+            replace(evidence(), samples={0: sample(batches=2, samples=50)}),
+        ),
         ("compute", OTHER_WEIGHTS, evidence(weights="bad")),
         ("compute", OTHER_WEIGHTS, evidence(is_foreign=True, sameness=CLOSE, weights="bad")),
         ("compute", "its loss is 2.25", evidence(score=2.25 + 2**-51)),  # its last bit
@@ -227,6 +232,9 @@ def test_losses_of_another_python_may_differ_slightly_and_those_of_this_one_may_
     assert_broken("compute", "its loss is 3.0", checks(replace(elsewhere, check=replace(elsewhere.check, score=3.0))))
     among = check_rules({"raw": evidence(), "other": evidence(score=2.26), "elsewhere": elsewhere}, CONDITIONS)
     assert next(each for each in among if each.rule == "compute").broken_by.keys() == {"other"}
+    strategies = {"elsewhere": elsewhere, "raw": evidence(), "other": evidence(score=2.26)}
+    first = check_rules(strategies, CONDITIONS)
+    assert next(each for each in first if each.rule == "compute").broken_by.keys() == {"other"}
 
 
 def test_losses_that_all_diverged_are_equal() -> None:

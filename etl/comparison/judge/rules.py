@@ -128,7 +128,8 @@ def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
     shuffled = any(each.sameness.is_shuffled for each in evidence.values())
     for name, each in evidence.items():
         content = each.check.content
-        counts = {sample.epoch.samples for sample in each.samples.values()} - _possible_counts(each, conditions)
+        possible = _possible_counts(each, conditions)
+        counts = {sample.epoch.samples for sample in each.samples.values()} - possible
         incomplete = sum(size < batch_size for size in content.batch_sizes)
         if each.sameness.level is None:
             broken[name] = each.sameness.reason
@@ -146,7 +147,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
                 "records; the last of each worker may"
             )
         elif counts:
-            broken[name] = f"{counts.pop()} samples in a timed epoch instead of {content.samples}"
+            broken[name] = f"{counts.pop()} samples in a timed epoch instead of {max(possible)}"
         elif shuffled and each.sameness.is_shuffled is False:
             broken[name] = f"it does not shuffle, and other strategies do: {each.sameness.describe_order()}"
     seen = (
@@ -188,16 +189,17 @@ def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
     score = "mean square of the outputs" if infers else "loss"
     on_device = any(sample.device != "cpu" for each in evidence.values() for sample in each.samples.values())
     for name, each in evidence.items():
-        adds_alike = not on_device and each.shares_python and first.shares_python
+        compared_with = reference if each.is_foreign else own
+        other = evidence[compared_with]
+        adds_alike = not on_device and each.shares_python and other.shares_python
         tolerance = 0.0 if adds_alike else DEVICE_SCORE_TOLERANCE
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
-        compared_with = reference if each.is_foreign else own
-        expected = evidence[compared_with].check
-        if each.check.content.digests != expected.content.digests:
+        if each.check.content.digests != other.check.content.digests:
             continue  # other samples, another score
-        if not _same_score(each.check.score, expected.score, tolerance):
-            broken[name] = f"its {score} is {each.check.score}, but the {score} of {compared_with} is {expected.score}"
+        expected = other.check.score
+        if not _same_score(each.check.score, expected, tolerance):
+            broken[name] = f"its {score} is {each.check.score}, but the {score} of {compared_with} is {expected}"
     exactly = "bit for bit"
     if on_device:
         exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}"
