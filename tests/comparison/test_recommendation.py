@@ -95,6 +95,12 @@ def test_workers_a_store_and_processes_each_make_a_strategy_less_simple(simple: 
     assert f"stay with {simple}, the simplest" in only
 
 
+def test_workers_that_tuning_has_made_processes_count_as_processes() -> None:
+    tuned = result("async-raw", 10.0, 10.0, settings={"workers": "process"})
+    (only,) = recommended([tuned, result("presaved", 10.0, 10.0)])
+    assert "stay with presaved, the simplest" in only
+
+
 def test_all_within_2_percent_while_training_waits_is_not_called_compute_bound() -> None:
     (only,) = recommended([result("raw", 10.1, 2.0), result("async-raw", 10.0, 2.0)])
     assert only.startswith("No gain: all strategies are within 2%")

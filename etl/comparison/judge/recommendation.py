@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from etl import strategies
 from etl.comparison.judge.report import ReportData, StrategyResult
 from etl.comparison.judge.results import Measurements, audits_of, presaving_of, splits_of
 from etl.comparison.request.candidates import Candidate, CpuSplit
@@ -85,7 +84,7 @@ def _simplicity(result: StrategyResult) -> tuple[bool, bool, bool, bool, int]:
 
     That is a loader that the user has already, then no worker processes, no store, no loading ahead, and few bytes.
     """
-    strategy = strategies.find(result.strategy)
+    strategy = Candidate(result.strategy, settings=tuple(result.settings.items())).kind
     stored = 0 if result.presaving is None else result.presaving.nbytes
     return not result.is_foreign, strategy.uses_processes, strategy.reads_store, strategy.loads_ahead, stored
 
