@@ -292,10 +292,7 @@ def _find_partners(epoch: _Scaled, reference: _Scaled) -> Partners:
     distance = np.linalg.norm(reference.points[rows[row]] - epoch.points[firsts[group]], axis=1)
 
     within = distance <= MAX_DISTANCE
-    edges = row[within], group[within], distance[within]
-    partner_group = _nearest_groups(*edges, sizes, len(rows))
-    if partner_group is None:
-        partner_group = assign_groups(*edges, sizes, len(rows))
+    partner_group = assign_groups(row[within], group[within], distance[within], sizes, len(rows))
     alone = int((partner_group < 0).sum())
     if alone:
         return Partners(
@@ -353,17 +350,6 @@ def nearest_pairs(queries: np.ndarray, points: np.ndarray, reach: float) -> tupl
         rank = np.arange(len(query)) - np.searchsorted(query, query)
         pairs.append((first + query[rank < MAX_CANDIDATES], point[rank < MAX_CANDIDATES]))
     return np.concatenate([each for each, _ in pairs]), np.concatenate([each for _, each in pairs])
-
-
-def _nearest_groups(
-    row: np.ndarray, group: np.ndarray, distance: np.ndarray, sizes: NDArray[np.int64], rows: int
-) -> np.ndarray | None:
-    """Return the nearest group of each row, -1 if it has none; None if more rows want a group than it has records."""
-    nearest = np.full(rows, -1)
-    order = np.argsort(-distance, kind="stable")  # the nearest is written last
-    nearest[row[order]] = group[order]
-    wanted = np.bincount(nearest[nearest >= 0], minlength=len(sizes))
-    return nearest if (wanted <= sizes).all() else None
 
 
 def assign_groups(
