@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -12,14 +12,11 @@ import pytest
 
 from etl.comparison.judge.recommendation import recommend
 from etl.comparison.judge.report import StrategyResult
-from etl.comparison.judge.section import Section
 from etl.comparison.show.report import Report
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
 from tests.comparison_reports import REPORTS
 from tests.report_schema import make_schema
-
-SECTIONS = Section.__subclasses__()
 
 
 def changed(number: int, **metrics: Any) -> StrategyResult:
@@ -30,17 +27,6 @@ def changed(number: int, **metrics: Any) -> StrategyResult:
 @pytest.mark.parametrize("make", REPORTS.values(), ids=list(REPORTS))
 def test_every_report_as_json_is_valid_by_the_schema(make: Callable[[], Report]) -> None:
     jsonschema.Draft202012Validator(make_schema()).validate(json.loads(json.dumps(make().as_dict())))
-
-
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
-def test_what_is_derived_can_be_neither_given_nor_changed(section: type[Section[Any]]) -> None:
-    names = {each.name for each in fields(section)}
-    for name in set(section.published()) - names:
-        with pytest.raises(TypeError, match="unexpected keyword argument"):
-            section(**{name: 1})
-        prop = getattr(section, name)
-        assert isinstance(prop, property)
-        assert prop.fset is None
 
 
 def test_a_section_in_two_reports_belongs_to_each() -> None:

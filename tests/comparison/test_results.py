@@ -17,7 +17,6 @@ from etl.comparison.judge.results import (
     etl_alone_seconds,
     host_wait_seconds,
     losses_of,
-    mean_of,
     noise_of,
     parts_of,
     presaving_of,
@@ -162,11 +161,6 @@ def test_ratios_are_those_of_the_walls_and_of_rounds_that_all_have() -> None:
 def test_etl_alone_is_the_median_of_the_rounds_that_have_it() -> None:
     samples = {0: sample(1.0), 1: sample(1.0, etl_alone=Split(0.2, 0.4)), 2: sample(1.0, etl_alone=None)}
     assert etl_alone_seconds(samples, WHOLE) == pytest.approx(0.8)
-
-
-def test_a_metric_is_the_mean_of_the_rounds() -> None:
-    samples = {number: sample(1.0, cpu_seconds=float(number)) for number in (0, 1, 5)}
-    assert mean_of(samples, lambda each: each.cpu_seconds) == pytest.approx(2.0)
 
 
 def test_the_cost_of_a_store_is_scaled_to_the_whole_source_from_its_own_number_of_records() -> None:
