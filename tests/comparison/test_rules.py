@@ -152,15 +152,19 @@ def test_strategies_of_this_package_must_be_identical_with_each_other_whatever_t
 
 
 def test_each_worker_may_end_with_an_incomplete_batch() -> None:
-    def sized(*batch_sizes: int) -> Evidence:
+    def sized(*batch_sizes: int, workers: int = 0) -> Evidence:
         content = replace(CONTENT, digests=[str(size) for size in batch_sizes], batch_sizes=list(batch_sizes))
-        return evidence(is_foreign=True, sameness=REORDERED, content=content)
+        other = evidence(is_foreign=True, sameness=REORDERED, content=content, workers=workers)
+        return replace(other, samples={0: sample(samples=sum(batch_sizes))})
 
     assert checks(sized(40, 20, 40))["samples"].held
     assert checks(sized(40, 10, 40, 10))["samples"].held
     assert_broken("samples", "2 of its 2 batches have fewer than 40 records", checks(sized(20, 20)))
     found = checks(sized(40, 20, 20, 20))
     assert_broken("samples", "3 of its 4 batches have fewer than 40 records; the last of each worker may", found)
+    more_than_cpus = (40, 10) * 4
+    assert checks(sized(*more_than_cpus, workers=4))["samples"].held
+    assert_broken("samples", "4 of its 8 batches have fewer than 40", checks(sized(*more_than_cpus, workers=3)))
 
 
 @pytest.mark.parametrize("sameness", [REORDERED, CLOSE, SAME_AMOUNT], ids=lambda each: str(each.level))

@@ -151,7 +151,8 @@ class Measurements:
         batches = self.work.tried[candidate.origin].epoch_batches
         records, batch_size = self.work.source_records, self.work.settings.batch_size
         ranks = self.work.settings.ranks
-        if batches is not None and not may_hold(batches * ranks, records, batch_size, self.work.cpus * ranks):
+        workers = max(self.work.cpus * ranks, self.checks[candidate].workers)
+        if batches is not None and not may_hold(batches * ranks, records, batch_size, workers):
             wanted = -(-records // (batch_size * ranks))
             return Sameness(None, f"its epoch has {batches:,} batches, and {wanted:,} hold the records of the source")
         return compare_amounts(self.checks[candidate].content, expected, name)

@@ -124,7 +124,7 @@ _Found = tuple[str, dict[str, str]]
 def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
     own, first = _first_own(evidence), next(iter(evidence.values()))
     broken = {}
-    batch_size, ranks = conditions.settings.batch_size, conditions.settings.ranks
+    batch_size, ranks, cpus = conditions.settings.batch_size, conditions.settings.ranks, len(conditions.affinity)
     shuffled = any(each.sameness.is_shuffled for each in evidence.values())
     for name, each in evidence.items():
         content = each.check.content
@@ -141,7 +141,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
             broken[name] = compare_epochs(content, evidence[own].check.content, own).reason
         elif max(content.batch_sizes) > batch_size:
             broken[name] = f"it has batches of {max(content.batch_sizes):,} records, not {batch_size:,}"
-        elif incomplete > max(1, ranks, min(len(conditions.affinity), len(content.batch_sizes) // 2)):
+        elif incomplete > max(1, ranks, min(max(cpus, each.check.workers), len(content.batch_sizes) // 2)):
             broken[name] = (
                 f"{incomplete:,} of its {len(content.batch_sizes):,} batches have fewer than {batch_size:,} "
                 "records; the last of each worker may"

@@ -92,7 +92,7 @@ def try_loader(loading: MeasuredLoader, limit: int | None, step_records: int, se
         epoch_batches=count if ended else length,
         read_ahead=read_ahead,
         workers=workers,
-        has_selected_records=_may_have_selected(count if ended else length, loading.records, step_records),
+        has_selected_records=_may_have_selected(count if ended else length, loading.records, step_records, workers),
         compute_seconds=seconds_of_step(compute.step, [copied], 0.0),
         device=compute.device,
         settings={name: list(values) for name, values in settings.items()},
@@ -100,11 +100,11 @@ def try_loader(loading: MeasuredLoader, limit: int | None, step_records: int, se
     )
 
 
-def _may_have_selected(batches: int | None, records: int | None, batch_size: int) -> bool:
+def _may_have_selected(batches: int | None, records: int | None, batch_size: int, workers: int) -> bool:
     """Return True if an epoch of `batches` may have the selected `records`; False if either is unknown."""
     if batches is None or records is None:
         return False
-    return may_hold(batches, records, batch_size, len(os.sched_getaffinity(0)))
+    return may_hold(batches, records, batch_size, max(len(os.sched_getaffinity(0)), workers))
 
 
 def _read_ahead(loader: Any) -> int:
@@ -174,6 +174,7 @@ def check_epoch(
         if first is None:
             raise ValueError("its epoch has no batches")
         repeated = _second_epoch(epochs, loading, again)
+        workers = _workers(epochs.loader)
     return CheckedEpoch(
         content=content.finish(arrays_file),
         reshuffles=None if sorted(repeated) != sorted(content.records) else repeated != content.records,
@@ -190,6 +191,7 @@ def check_epoch(
         batch_seconds=statistics.median(waits[1:] or waits) + step_seconds,
         device="none" if compute is None else compute.device,
         compute_seconds={} if compute is None or time_threads is None else time_threads(compute, first),
+        workers=workers,
     )
 
 
