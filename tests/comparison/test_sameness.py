@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
+from etl.comparison.judge.results import Measurements
 from etl.comparison.judge.sameness import (
     MAX_CANDIDATES,
     MAX_CHECKED,
@@ -139,18 +140,48 @@ def test_without_signatures_only_amounts_are_compared(tmp_path: Path) -> None:
     assert found == Sameness("same amount", "the bytes of 60 of 60 records differ, and nothing else was compared")
 
 
-def test_beside_a_reference_that_cannot_be_given_fewer_records_only_amounts_are_compared(tmp_path: Path) -> None:
-    mine, raw = Candidate("my_loaders:mine"), Candidate("raw")
-    contents = {mine: content(tmp_path, FEATURES[:20], LABELS[:20]), raw: content(tmp_path)}
+MINE, RAW, PLAIN = Candidate("my_loaders:mine"), Candidate("raw"), Candidate("my_loaders:plain")
+
+
+def measured(
+    folder: Path, contents: dict[Candidate, EpochContent], gets_all: set[Candidate], **settings: Any
+) -> Measurements:
+    """Return measurements with these epochs, of which the first is that of the reference; that of raw is `SHUFFLED`."""
+    workload = make_workload(folder, strategies=("raw",), **settings)
+    names = {each: each.name for each in contents}
+    work = replace(workload.prepared(), candidates=list(contents), names=names, gets_all=gets_all)
+    work = replace(work, epoch_order=SHUFFLED.tolist())
     checks = {each: CheckedEpoch(seen, None, 2.0, "weights", 8, 0, "", 100) for each, seen in contents.items()}
-    workload = make_workload(tmp_path, strategies=("raw",))
-    work = replace(workload.prepared(), candidates=[mine, raw], names={mine: "mine", raw: "raw"}, gets_all={mine})
-    samples = {each: {0: make_sample()} for each in (mine, raw)}
-    measured = make_measurements(workload, samples, work=work, checks=checks)
-    assert measured.sameness(raw).level == "same amount"
-    other_shape = replace(contents[raw], layouts=[("float32", (39,)), ("int64", ())])
-    measured = replace(measured, checks={**checks, raw: replace(checks[raw], content=other_shape)})
-    assert measured.sameness(raw).level is None
+    samples = {each: {0: make_sample()} for each in contents}
+    return make_measurements(workload, samples, work=work, checks=checks)
+
+
+def test_beside_a_reference_that_cannot_be_given_fewer_records_only_amounts_and_orders_are_compared(
+    tmp_path: Path,
+) -> None:
+    part, whole = content(tmp_path, FEATURES[:20], LABELS[:20]), content(tmp_path)
+    in_order = np.argsort(SHUFFLED)
+    plain = content(tmp_path, FEATURES[in_order], LABELS[in_order])
+    found = measured(tmp_path, {MINE: part, RAW: whole, PLAIN: plain}, {MINE})
+    assert [found.sameness(each).level for each in (RAW, PLAIN)] == ["same amount"] * 2
+    assert [found.sameness(each).is_shuffled for each in (RAW, PLAIN)] == [True, False]
+    other_shape = replace(whole, layouts=[("float32", (39,)), ("int64", ())])
+    assert measured(tmp_path, {MINE: part, RAW: other_shape}, {MINE}).sameness(RAW).level is None
+
+
+@pytest.mark.parametrize(
+    ("epoch_batches", "gets_all", "level"),
+    [(1, set(), "same amount"), (1, {MINE}, "same amount"), (2, set(), None)],
+    ids=["endless", "not given fewer records", "ended before"],
+)
+def test_an_epoch_that_is_cut_off_may_have_another_number_of_records(
+    epoch_batches: int, gets_all: set[Candidate], level: str | None, tmp_path: Path
+) -> None:
+    contents = {MINE: content(tmp_path, FEATURES[:20], LABELS[:20]), RAW: content(tmp_path)}
+    for reference, other in ((MINE, RAW), (RAW, MINE)):
+        ordered = {reference: contents[reference], other: contents[other]}
+        found = measured(tmp_path, ordered, gets_all, epoch_batches=epoch_batches)
+        assert found.sameness(other).level == level
 
 
 def test_a_record_that_comes_twice_in_a_large_epoch_is_found_although_its_substitute_is_not_checked() -> None:

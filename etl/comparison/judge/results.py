@@ -23,7 +23,7 @@ from etl.comparison.judge.report import (
     Timeline,
 )
 from etl.comparison.judge.rules import misplaced_pages
-from etl.comparison.judge.sameness import Sameness, compare_amounts, compare_epochs, is_shuffled
+from etl.comparison.judge.sameness import Sameness, compare_amounts, compare_epochs, displacement, is_shuffled
 from etl.comparison.request.answers import AuditedSample, CheckedEpoch, LoadingSample, PipelineProfile, WrittenStore
 from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
 from etl.comparison.request.epoch_content import EpochContent, may_hold
@@ -135,16 +135,28 @@ class Measurements:
         """Return how far the records of `candidate` are those of the reference."""
         reference = self.compared[0]
         epoch, expected, name = self.checks[candidate], self.checks[reference], self.name(reference)
-        if candidate in self.work.gets_all:
+        cut_off = {each for each in (candidate, reference) if self._is_cut_off(each)}
+        has_other_number = bool(cut_off) and epoch.content.samples != expected.content.samples
+        if candidate in self.work.gets_all - cut_off:
             same = self._compare_part(candidate, expected.content, name)
-        elif reference in self.work.gets_all:  # the part of its epoch has other records, and another number of them
+        elif self.work.gets_all & {candidate, reference} or has_other_number:  # a part of an epoch has other records
             same = compare_amounts(epoch.content, expected.content, name)
+            order, records = self._source_order(), epoch.content.records
+            if order is not None and sorted(records) == sorted(order):
+                same = replace(same, displacement=displacement(records, order))
         else:
             same = compare_epochs(epoch.content, expected.content, name, self._source_order())
         shuffled = None
         if same.displacement is not None:
             shuffled = is_shuffled(same.displacement, self.work.settings.batch_size, epoch.content.samples)
         return replace(same, is_shuffled=epoch.reshuffles if shuffled is None else shuffled)
+
+    def _is_cut_off(self, candidate: Candidate) -> bool:
+        """Return True if the epoch of a user's loader ended because it had as many batches as were asked for."""
+        batches, ranks = self.work.settings.epoch_batches, self.work.settings.ranks
+        if batches is None or not candidate.is_foreign:
+            return False
+        return len(self.checks[candidate].content.digests) >= batches * ranks
 
     def _compare_part(self, candidate: Candidate, expected: EpochContent, name: str) -> Sameness:
         """Compare a user's loader that cannot be given fewer records: only the amount, since they are others."""
