@@ -170,6 +170,16 @@ def test_what_is_recommended_was_shown_to_be_faster_than_all_that_is_simpler() -
     assert first.startswith("Stay with raw: ")
 
 
+def test_none_that_was_shown_to_be_slower_than_the_fastest_is_recommended_beside_it() -> None:
+    # Loading ahead is the fastest, too noisy to be compared with the plain strategy, but not with the store.
+    noisy = Interval(0.5, 0.2, 1.2, 9)
+    raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 5.0, 4.0, noisy)
+    saved = result("presaved", 6.0, 4.0, sure(0.6))
+    first, *_ = recommended([raw, ahead, saved], {("async-raw", "raw"): noisy})
+    assert first.startswith("No difference from raw has been shown: with async-raw an epoch takes 5.00 s instead of")
+    assert "presaved" not in first
+
+
 def test_too_few_rounds_are_said_to_be_too_few() -> None:
     few = Interval(0.5, None, None, 3)
     raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 5.0, 4.0, few)

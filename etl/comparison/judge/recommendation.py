@@ -20,7 +20,7 @@ def recommend(report: ReportData, ratios: Mapping[tuple[str, str], Interval], so
     """Return one to three sentences that recommend a strategy, each based on metrics of the report.
 
     The simplest strategy is recommended unless another one has been shown to be faster, by more than is negligible; and
-    that one unless yet another has, which is not as simple.
+    that one unless yet another has.
     """
     valid = [each for each in report.strategies if not each.disqualified]
     if not valid:
@@ -45,10 +45,10 @@ def recommend(report: ReportData, ratios: Mapping[tuple[str, str], Interval], so
             f"{kind}: all strategies are within {NEGLIGIBLE:.0%} of each other, so how {source} is loaded does not "
             f"matter here; stay with {simplest.name}, the simplest."
         ]
-    chosen = simplest
-    for each in sorted(valid, key=_simplicity):
-        if _is_faster(each, chosen, ratios):
-            chosen = each
+    chosen, by_simplicity = simplest, sorted(valid, key=_simplicity)
+    # Each is faster than the one before, on average over the same rounds, so none is chosen twice.
+    while faster := next((each for each in by_simplicity if _is_faster(each, chosen, ratios)), None):
+        chosen = faster
     sentences = [_choice(chosen, next((each for each in valid if each.name == report.reference), None))]
     if chosen is not fastest:
         sentences[0] += f" {_not_faster(fastest, ratios[fastest.name, chosen.name])}"
