@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from etl.comparison.judge.make_report import describe_machine
 from etl.comparison.judge.recommendation import recommend
 from etl.comparison.judge.report import StrategyResult
 from etl.comparison.show.report import Report
@@ -174,3 +177,17 @@ def test_the_text_of_a_report_has_no_markup_of_texts_from_outside() -> None:
     reason = "mine failed: KeyError: '[/INST]', after [bold] and :cat:"
     report = replace(comparison_reports.photographs(), notes=[reason])
     assert reason in str(report)
+
+
+def test_a_machine_that_hides_files_of_the_kernel_is_described_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_text = Path.read_text
+
+    def read(path: Path, *arguments: Any, **options: Any) -> str:
+        if str(path).startswith(("/proc/cpuinfo", "/sys/kernel", "/sys/devices")):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    machine = describe_machine()
+    assert machine["processor"]
+    assert machine["kernel"] == {"mitigations": ""}
