@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from etl.arguments import printable
 from etl.comparison.judge.make_report import describe_machine
 from etl.comparison.judge.recommendation import recommend
 from etl.comparison.judge.report import StrategyResult
@@ -173,10 +174,11 @@ def test_the_text_of_a_report_is_text_in_a_notebook_too(
     assert capsys.readouterr().out == ""
 
 
-def test_the_text_of_a_report_has_no_markup_of_texts_from_outside() -> None:
-    reason = "mine failed: KeyError: '[/INST]', after [bold] and :cat:"
-    report = replace(comparison_reports.photographs(), notes=[reason])
-    assert reason in str(report)
+def test_the_text_of_a_report_shows_texts_from_outside_as_they_are() -> None:
+    reason, name = "mine failed: KeyError: '[/INST]', after [bold] and :cat:", "mine\x1b[2J"
+    report = replace(comparison_reports.changed(1, name=name), notes=[f"{reason} in {name}"])
+    assert f"{reason} in {printable(name)}" in str(report)
+    assert "\x1b" not in str(report)
 
 
 def test_a_machine_that_hides_files_of_the_kernel_is_described_without_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from etl.comparison.show.charts import bar_segments
 from etl.comparison.show.page import cpus_wanted, pays_off, prediction_kind, scenario_notes
+from etl.printable_console import PrintableConsole
 from etl.tables import Bar, print_table
 from etl.units import Scale, bounds, percent, time_scale
 
@@ -103,7 +104,10 @@ def as_text(show: Callable[[Console], None]) -> str:
     """Return what `show` prints on a console, without colours."""
     text = io.StringIO()
     # In a notebook, rich would show the tables itself. Names and reasons come from outside: they have no markup.
-    show(Console(file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False, markup=False, emoji=False))
+    console = PrintableConsole(
+        file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False, markup=False, emoji=False
+    )
+    show(console)
     return text.getvalue()
 
 
