@@ -193,3 +193,15 @@ def test_a_machine_that_hides_files_of_the_kernel_is_described_without_them(monk
     machine = describe_machine()
     assert machine["processor"]
     assert machine["kernel"] == {"mitigations": ""}
+
+
+def test_a_saved_report_takes_the_place_of_an_earlier_file_as_a_whole(tmp_path: Path) -> None:
+    path, earlier, link = (tmp_path / name for name in ("report.json", "earlier", "latest.json"))
+    path.write_text("earlier")
+    earlier.hardlink_to(path)
+    link.symlink_to(path)
+    report = comparison_reports.photographs()
+    report.save(link)
+    assert link.is_symlink()
+    assert json.loads(path.read_text())["title"] == report.title
+    assert earlier.read_text() == "earlier"
