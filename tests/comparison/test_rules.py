@@ -122,7 +122,7 @@ UNEXPLAINED, TWICE = (replace(evidence(), parts=replace(PARTS, stall_seconds=sta
         ("resources", "it used 1,500 MB", evidence(peak_memory=15 * 10**8)),
         ("cache", f"{OTHER_PAGES} in the page cache", MISPLACED),
         ("cost", "the cost of writing its store was not measured", replace(evidence(is_presaved=True), writing=None)),
-        ("loaded", "3 pages of its batches were not in memory when compute began", evidence(pages_absent=3)),
+        ("loaded", "1 page of its batches was not in memory when compute began", evidence(pages_absent=1)),
         ("sum", "1.50% of its wall time is unexplained", UNEXPLAINED),
         ("sum", "-1.50% of its wall time is unexplained", TWICE),
     ],
@@ -293,7 +293,7 @@ def test_what_is_paid_for_is_in_the_evidence() -> None:
     prepares = replace(evidence(is_foreign=True, make_seconds=2.5), writing=WrittenStore(2.0, 5000, 100))
     found = checks(prepares)["cost"]
     assert found.held is True
-    assert "prepared files of 1 strategies" in found.evidence
+    assert "prepared files of 1 strategy;" in found.evidence
     assert found.evidence.endswith("other took 2.5 s to make")
 
 

@@ -86,7 +86,7 @@ def test_records_that_differ_a_little_are_close_and_their_distances_are_named(tm
     [
         (FEATURES + 1, LABELS, "60 of 60 records have no partner of their own within 0.06"),
         (FEATURES[:, ::-1], LABELS, "60 of 60 records have no partner of their own"),
-        (FEATURES[np.r_[:59, 58]] + NOISE, LABELS[np.r_[:59, 58]], "1 of 60 records have no partner of their own"),
+        (FEATURES[np.r_[:59, 58]] + NOISE, LABELS[np.r_[:59, 58]], "1 of 60 records has no partner of its own"),
         (FEATURES + np.float32(0.042), LABELS, "of the records' spread apart on average"),
         (FEATURES + NOISE, LABELS[::-1].copy(), "records that look the same have other labels"),
         (FEATURES, (LABELS + 1) % 5, "the bytes of 60 of 60 records differ, and records that look the same"),
@@ -164,6 +164,7 @@ def test_beside_a_reference_that_cannot_be_given_fewer_records_only_amounts_and_
     plain = content(tmp_path, FEATURES[in_order], LABELS[in_order])
     found = measured(tmp_path, {MINE: part, RAW: whole, PLAIN: plain}, {MINE})
     assert [found.sameness(each).level for each in (RAW, PLAIN)] == ["same amount"] * 2
+    assert found.sameness(RAW).reason == "only 1 batch of its epoch was compared"
     assert [found.sameness(each).is_shuffled for each in (RAW, PLAIN)] == [True, False]
     other_shape = replace(whole, layouts=[("float32", (39,)), ("int64", ())])
     assert measured(tmp_path, {MINE: part, RAW: other_shape}, {MINE}).sameness(RAW).level is None
@@ -191,7 +192,7 @@ def test_a_record_that_comes_twice_in_a_large_epoch_is_found_although_its_substi
     assert not find_partners(Signatures(epoch, None), Signatures(values, None)).reason
     epoch[1] = epoch[0]  # record 1 has no partner, but only every other record is checked
     found = find_partners(Signatures(epoch, None), Signatures(values, None))
-    assert found.reason == "1 of 2,048 records have more than one possible partner"
+    assert found.reason == "1 of 2,048 records has more than one possible partner"
 
 
 @pytest.mark.parametrize("offset", [0, 0.001])
@@ -204,7 +205,7 @@ def test_equal_records_do_not_cost_a_level_if_both_have_them_equally_often(offse
     assert sorted(found.positions.values()) == list(range(300))
     fewer = epoch.copy()
     fewer[-1] = values[250]
-    assert "no partner of their own" in find_partners(Signatures(fewer, None), Signatures(values, None)).reason
+    assert "no partner of its own" in find_partners(Signatures(fewer, None), Signatures(values, None)).reason
 
 
 def test_large_labels_that_differ_by_one_are_other_labels() -> None:

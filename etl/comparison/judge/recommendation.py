@@ -10,7 +10,7 @@ from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.measuring.statistics import MIN_ROUNDS, Interval, Outcome
 from etl.runtime.resources import usable_nbytes
 from etl.training.compute import INFERENCE, TRAINING
-from etl.units import bounds, nbytes, seconds
+from etl.units import bounds, counted, nbytes, seconds
 
 # A smaller difference is not worth a change, even if it is real.
 NEGLIGIBLE = 0.02
@@ -152,9 +152,8 @@ def make_notes(measured: Measurements) -> list[str]:
     if reference != requested:
         found.append(f"{measured.name(reference)} is the reference instead of {measured.name(requested)}.")
     if measured.no_server:
-        found.append(
-            f"The comparison ended after {measured.rounds} rounds: the next could not begin: {measured.no_server}"
-        )
+        rounds = counted(measured.rounds, "round", "rounds")
+        found.append(f"The comparison ended after {rounds}: the next could not begin: {measured.no_server}")
     if scale.measured < scale.records:
         found.append(
             f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random. Times are scaled to all "
@@ -186,11 +185,14 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
     name, work = measured.name(candidate), measured.work
     batches, tried = work.part_batches[candidate], work.tried[candidate.origin]
     if batches is not None and (tried.epoch_batches is None or batches < tried.epoch_batches):
-        of_all = "" if tried.epoch_batches is None else f" of {tried.epoch_batches:,}"
+        one, several = "batch", "batches"
+        if tried.epoch_batches is not None:
+            one = several = f"of {tried.epoch_batches:,} batches"
+        taken = counted(batches, f"{one} of an epoch was", f"{several} of an epoch were")
         reason = (
             "as --epoch-batches says" if work.settings.epoch_batches is not None else "it cannot be given fewer records"
         )
-        yield f"{name}: {batches:,}{of_all} batches of an epoch were measured: {reason}."
+        yield f"{name}: {taken} measured: {reason}."
     given = measured.threads(candidate).compute
     threads = {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
     if threads:

@@ -32,6 +32,7 @@ from etl.measuring.rounds import SamplePlace
 from etl.measuring.sample import RankSample, Sample
 from etl.measuring.statistics import Interval, ratio_intervals
 from etl.runtime import Audit
+from etl.units import counted
 
 NO_TIME = Split(0.0, 0.0)
 
@@ -165,8 +166,9 @@ class Measurements:
         ranks = self.work.settings.ranks
         workers = max(self.work.cpus * ranks, self.checks[candidate].workers)
         if batches is not None and not may_hold(batches * ranks, records, batch_size, workers):
-            wanted = -(-records // (batch_size * ranks))
-            return Sameness(None, f"its epoch has {batches:,} batches, and {wanted:,} hold the records of the source")
+            has = counted(batches, "batch", "batches")
+            wanted = counted(-(-records // (batch_size * ranks)), "holds", "hold")
+            return Sameness(None, f"its epoch has {has}, and {wanted} the records of the source")
         return compare_amounts(self.checks[candidate].content, expected, name)
 
     def _source_order(self) -> list[str] | None:
@@ -454,7 +456,8 @@ def _faults(measured: Measurements, candidate: Candidate) -> list[str]:
     unchecked = measured.work.settings.unchecked
     misplaced = misplaced_pages(_samples(measured, candidate))
     if misplaced and "cache" not in unchecked:
-        return [f"{misplaced:,} pages of its files were not in the state of --cache {measured.work.settings.cache}"]
+        pages = counted(misplaced, "page of its files was", "pages of its files were")
+        return [f"{pages} not in the state of --cache {measured.work.settings.cache}"]
     if "samples" in unchecked or measured.randomness is not None:
         return []
     own = measured.own or measured.compared[0]

@@ -17,6 +17,7 @@ from etl.measuring.noise import MAX_UNEXPLAINED
 from etl.measuring.sample import Sample
 from etl.measuring.statistics import MIN_ROUNDS
 from etl.training.compute import INFERENCE
+from etl.units import counted
 
 RULES = {
     "samples": "Same samples: every strategy loads the same records, as alike as the report says",
@@ -147,12 +148,12 @@ def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
                 "records; the last of each worker may"
             )
         elif counts:
-            broken[name] = f"{counts.pop()} samples in a timed epoch instead of {max(possible)}"
+            broken[name] = f"{counted(counts.pop(), 'sample', 'samples')} in a timed epoch instead of {max(possible):,}"
         elif shuffled and each.sameness.is_shuffled is False:
             broken[name] = f"it does not shuffle, and other strategies do: {each.sameness.describe_order()}"
+    batches = counted(len(first.check.content.digests), "batch", "batches")
     seen = (
-        f"compared 128-bit digests of the shape, dtype and bytes of {len(first.check.content.digests)} batches, in an "
-        "untimed epoch before the rounds"
+        f"compared 128-bit digests of the shape, dtype and bytes of {batches}, in an untimed epoch before the rounds"
     )
     if conditions.randomness:
         seen += f"; {conditions.randomness}"
@@ -242,9 +243,8 @@ def _resources(evidence: Mapping[str, Evidence], conditions: FairnessConditions)
             if sample.affinity != list(conditions.affinity):
                 broken[name] = f"it ran on CPUs {sample.affinity} in round {number}"
             elif _has_other_threads(each, sample, conditions):
-                broken[name] = (
-                    f"it computed with {sample.torch_threads} threads in round {number}, not {each.threads.compute}"
-                )
+                threads = counted(sample.torch_threads, "thread", "threads")
+                broken[name] = f"it computed with {threads} in round {number}, not {each.threads.compute}"
             elif busy > cpus * (1 + CPU_TOLERANCE) + 0.1 / wall:
                 broken[name] = f"it used {busy:.2f} CPUs in round {number}"
         if each.check.peak_memory > conditions.memory_nbytes:
@@ -278,11 +278,13 @@ def _cache(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> 
     for name, each in evidence.items():
         misplaced = misplaced_pages(each.samples)
         if misplaced:
-            broken[name] = f"{misplaced:,} pages of its files were not {wanted} the page cache"
+            pages = counted(misplaced, "page of its files was", "pages of its files were")
+            broken[name] = f"{pages} not {wanted} the page cache"
     seen = f"{conditions.settings.cache}: before each {how}, and every page was checked with mincore"
     unreported = max(sample.unreported_files for each in evidence.values() for sample in each.samples.values())
     if unreported:
-        seen += f", which does not report on {unreported:,} files that belong to another user"
+        files = counted(unreported, "file that belongs", "files that belong")
+        seen += f", which does not report on {files} to another user"
     if any(each.is_foreign for each in evidence.values()):
         seen += "; copies that a loader keeps outside the source and its own folder cannot be seen"
     return seen, broken
@@ -297,9 +299,10 @@ def _cost(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _
     stores = [each.writing for each in evidence.values() if each.writing is not None]
     seen = "no strategy needs a store or prepares anything"
     if stores or broken:
+        strategies = counted(len(stores), "strategy", "strategies")
         seen = (
-            f"this comparison wrote the stores and prepared files of {len(stores)} strategies; the tables show seconds "
-            "and bytes of each, and when it pays off"
+            f"this comparison wrote the stores and prepared files of {strategies}; the tables show seconds and bytes "
+            "of each, and when it pays off"
         )
     starts = [
         f"{name} took {each.check.make_seconds:.3g} s to make" for name, each in evidence.items() if each.is_foreign
@@ -333,11 +336,11 @@ def _throttled(evidence: Mapping[str, Evidence]) -> float:
 
 
 def _loaded(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:  # noqa: ARG001
-    broken = {
-        name: f"{each.check.pages_absent:,} pages of its batches were not in memory when compute began"
-        for name, each in evidence.items()
-        if each.check.pages_absent
-    }
+    broken = {}
+    for name, each in evidence.items():
+        if each.check.pages_absent:
+            absent = counted(each.check.pages_absent, "page of its batches was", "pages of its batches were")
+            broken[name] = f"{absent} not in memory when compute began"
     pages = next(iter(evidence.values())).check.pages_touched
     seen = (
         f"one byte of each of {pages:,} pages per epoch was read while loading was timed; in the untimed epoch, each "

@@ -13,7 +13,7 @@ from etl.comparison.show.charts import bar_segments
 from etl.comparison.show.page import cpus_wanted, pays_off, prediction_kind, scenario_notes
 from etl.printable_console import PrintableConsole
 from etl.tables import Bar, print_table
-from etl.units import Scale, bounds, percent, time_scale
+from etl.units import Scale, bounds, counted, percent, time_scale
 
 if TYPE_CHECKING:
     from etl.comparison.judge.report import ReportData, Scenario, StrategyResult
@@ -49,7 +49,8 @@ def show_report(report: ReportData, console: Console, *, is_whole: bool = True) 
     if report.unchecked:
         console.print(f"RULES NOT CHECKED: {', '.join(report.unchecked)}", style="bold red")
     if report.stopped_early:
-        console.print(f"STOPPED EARLY, after {report.rounds} rounds", style="bold yellow")
+        rounds = counted(report.rounds, "round", "rounds")
+        console.print(f"STOPPED EARLY, after {rounds}", style="bold yellow")
     for sentence in report.recommendation:
         console.print(sentence, style="bold", highlight=False)
     epoch = time_scale(each.parts.wall_seconds for each in report.strategies)
@@ -75,7 +76,7 @@ def show_report(report: ReportData, console: Console, *, is_whole: bool = True) 
     _show_checks(report, console, is_whole)
     for line in (*report.noise.warnings, *(report.notes if is_whole else ())):
         console.print(line, highlight=False)
-    notes = f", memory and {len(report.notes)} note{'s' * (len(report.notes) > 1)}" if report.notes else " and memory"
+    notes = f", memory and {counted(len(report.notes), 'note', 'notes')}" if report.notes else " and memory"
     more = "" if is_whole else f"; -v shows losses{notes}"
     console.print(
         f"rounds of {report.measured_records:,} records: {report.rounds}, in {report.seconds:.0f} s{more}",
