@@ -88,6 +88,11 @@ def ratio(number: float | None) -> str:
     return f"{number:,.2f}" if number >= 0.1 else digits(number, 2)
 
 
+def counted(number: int, one: str, several: str) -> str:
+    """Return `number` with the words for one or for several, such as "1 batch" or "1,200 batches"."""
+    return f"{number:,} {one if number == 1 else several}"
+
+
 def bounds(interval: Interval | None) -> str:
     """Return both ends of the interval of a ratio, such as "0.50 to 0.55"; empty without an interval."""
     if interval is None or interval.low is None or interval.high is None:

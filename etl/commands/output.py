@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -32,7 +31,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from etl.arguments import printable
-from etl.tables import encodable, output_size, print_table
+from etl.printable_console import PrintableConsole
+from etl.tables import output_size, print_table
 from presave.errors import explain_disk_error
 from presave.files import usual_mode, write_atomically
 
@@ -46,7 +46,7 @@ STANDARD_OUTPUT = Path("/dev/stdout")
 FILE_OPTIONS = ("json", "html", "trace", "toml", "profile", "cluster_profile")
 
 
-class PlainConsole(Console):
+class PlainConsole(PrintableConsole):
     """A console for strings from outside, such as names of files and fields.
 
     Strings are shown as they are: markup and emoji codes have no effect, and characters that are unprintable, or that
@@ -59,11 +59,6 @@ class PlainConsole(Console):
     def on_broken_pipe(self) -> None:
         """Show nothing more: the program that reads it has ended. Rich would end this one."""
         _silence(self.file)
-
-    def render_str(self, text: str, **arguments: Any) -> Text:
-        """Make `text` printable and encodable. Rich calls this for each string that it shows."""
-        shown = "\n".join(map(printable, text.split("\n")))
-        return super().render_str(encodable(shown, self.encoding), **arguments)
 
 
 def output_console() -> PlainConsole:

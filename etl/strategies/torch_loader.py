@@ -33,7 +33,7 @@ def torch_settings(loader: Any, cpus: int) -> dict[str, tuple[Value, ...]]:
     torch = sys.modules["torch"]
     workers = _worker_counts(cpus)
     if _is_iterable(loader):
-        # Each worker may end with an incomplete batch. A comparison allows as many of them as there are CPUs.
+        # Each worker may end with an incomplete batch. A comparison allows at least as many of them as there are CPUs.
         workers = tuple(each for each in workers if each <= (cpus if _is_divided(loader) else 1))
     found: dict[str, tuple[Value, ...]] = {
         "num_workers": workers,

@@ -175,7 +175,7 @@ def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None)
             why += ": num_workers is 0"
             return "too few workers", why, f"num_workers={wanted}, persistent_workers=True", saved
         return "too few workers", why, "load ahead, with etl.AsyncIterator(loader) or a DataLoader's workers", saved
-    why += f" in {_count(count, 'worker process', 'worker processes')}"
+    why += f" in {units.counted(count, 'worker process', 'worker processes')}"
     if busy is not None and waits:
         why += f", {1 - busy - queued:.0%} of it waiting for storage or a network"
         remedy = f"num_workers={wanted}: workers that wait need no CPU of their own; or data that are nearer"
@@ -198,7 +198,7 @@ def _cause_in_threads(times: LoopTimes, place: Place | None, cpus: int) -> Cause
         remedy = "load more batches at once: threads that wait need no CPU; or keep the data nearer"
         return "storage", f"other threads load, {waits:.0%} of the wait without a CPU{at}", remedy, times.waited
     loaders = max(each.loaders for each in times.lost)
-    why = f"{_count(loaders, 'other thread loads', 'other threads load')}, on a CPU most of the wait{at}"
+    why = f"{units.counted(loaders, 'other thread loads', 'other threads load')}, on a CPU most of the wait{at}"
     if loaders and loaders < cpus:
         return "too few workers", why, f"load with {cpus} threads", times.waited * (1 - loaders / cpus)
     return "Python code", why, "make that cheaper, or do it once and keep the result (`etl presave`)", times.waited
@@ -287,7 +287,3 @@ def _top(places: Counter[Place]) -> Place | None:
 
 def _at(place: Place | None) -> str:
     return "a line" if place is None else f"{place.function} ({Path(place.file).name}:{place.line})"
-
-
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etl.comparison.worker.untimed import check_epoch
+from etl.comparison.worker.untimed import check_epoch, try_loader
 from etl.measuring.epochs import MeasuredLoader
 from etl.training.compute import Simulated
 from tests.programs import output_of
@@ -83,3 +84,13 @@ def test_an_iterator_that_has_one_epoch_only_is_an_error(tmp_path: Path) -> None
     )
     with pytest.raises(ValueError, match="its second epoch has no batches"):
         check_epoch(loading, None, trains=False, arrays_file=str(tmp_path / "arrays.npz"), again="begun")
+
+
+def test_more_workers_than_cpus_may_each_end_with_an_incomplete_batch() -> None:
+    class Divided(Keeps):
+        num_workers = len(os.sched_getaffinity(0)) + 1
+
+    records = 4 * (BATCHES + Divided.num_workers - 1)
+    loading = MeasuredLoader(Divided, lambda batch: Simulated(0.0, True), [], is_cold=False, records=records)
+    tried = try_loader(loading, None, step_records=4, seconds=60.0)
+    assert (tried.batches, tried.has_selected_records) == (BATCHES, True)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from etl.comparison.judge.report import ProfileResult
 from etl.comparison.show.charts import RatioAxis, epoch_bars, linear_marks, ratio_intervals
 from etl.comparison.show.page import render_page
 from etl.comparison.show.report import Report
@@ -22,7 +23,7 @@ from etl.measuring.statistics import Interval
 from etl.units import digits, nbytes, percent, ratio, seconds
 from tests import comparison_reports, tuning_results
 from tests.browser import find_chromium, render, serve
-from tests.comparison_reports import HOSTILE, REPORTS
+from tests.comparison_reports import HOSTILE, REPORTS, strategy
 from tests.pages import assert_fit_on_a_phone, assert_self_contained, words_of
 from tests.tuning_results import TUNINGS
 
@@ -74,10 +75,27 @@ def test_a_bar_ends_at_the_wall_time_even_if_interference_is_negative(make: Call
         assert drawn == pytest.approx(result.parts.wall_seconds / longest * 100, abs=0.01)
 
 
+def test_a_bar_of_the_table_ends_at_the_wall_time_even_if_interference_is_negative() -> None:
+    result = strategy("raw", 3.0, 4.0, -2.0, 0.9988, etl=1.0)
+    table = str(replace(comparison_reports.one_strategy(), strategies=[result]))
+    assert sum("██" in line for line in table.splitlines()) == 1  # a longer bar would wrap
+    assert "░" in next(line for line in table.splitlines() if "██" in line)
+
+
 def test_if_every_strategy_needs_a_store_none_pays_off_or_fails_to() -> None:
     report = comparison_reports.photographs()
     html = render_page(replace(report, strategies=report.strategies[2:], timelines=[]))
     assert "never" not in words_of(html)
+
+
+def test_a_page_without_stages_and_profile_says_what_they_take_and_shows_no_empty_table() -> None:
+    usual = replace(comparison_reports.photographs(), stages=[], profile=ProfileResult([], {}, [], 0.0))
+    html = render_page(usual)
+    assert_self_contained(html)
+    words = words_of(html)
+    assert "No stage was measured: that takes --stages , and a strategy that reads a store." in words
+    assert "not profiled: that takes --stages or --what-if ." in words
+    assert "memory per second" not in words
 
 
 def test_negative_interference_is_in_the_table_but_not_drawn() -> None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from etl.arguments import printable
+from etl.comparison.judge.make_report import describe_machine
 from etl.comparison.judge.recommendation import recommend
 from etl.comparison.judge.report import StrategyResult
-from etl.comparison.judge.section import Section
 from etl.comparison.show.report import Report
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
 from tests.comparison_reports import REPORTS
 from tests.report_schema import make_schema
-
-SECTIONS = Section.__subclasses__()
 
 
 def changed(number: int, **metrics: Any) -> StrategyResult:
@@ -30,17 +31,6 @@ def changed(number: int, **metrics: Any) -> StrategyResult:
 @pytest.mark.parametrize("make", REPORTS.values(), ids=list(REPORTS))
 def test_every_report_as_json_is_valid_by_the_schema(make: Callable[[], Report]) -> None:
     jsonschema.Draft202012Validator(make_schema()).validate(json.loads(json.dumps(make().as_dict())))
-
-
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
-def test_what_is_derived_can_be_neither_given_nor_changed(section: type[Section[Any]]) -> None:
-    names = {each.name for each in fields(section)}
-    for name in set(section.published()) - names:
-        with pytest.raises(TypeError, match="unexpected keyword argument"):
-            section(**{name: 1})
-        prop = getattr(section, name)
-        assert isinstance(prop, property)
-        assert prop.fset is None
 
 
 def test_a_section_in_two_reports_belongs_to_each() -> None:
@@ -182,3 +172,36 @@ def test_the_text_of_a_report_is_text_in_a_notebook_too(
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert "async-presaved" in str(report)
     assert capsys.readouterr().out == ""
+
+
+def test_the_text_of_a_report_shows_texts_from_outside_as_they_are() -> None:
+    reason, name = "mine failed: KeyError: '[/INST]', after [bold] and :cat:", "mine\x1b[2J"
+    report = replace(comparison_reports.changed(1, name=name), notes=[f"{reason} in {name}"])
+    assert f"{reason} in {printable(name)}" in str(report)
+    assert "\x1b" not in str(report)
+
+
+def test_a_machine_that_hides_files_of_the_kernel_is_described_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_text = Path.read_text
+
+    def read(path: Path, *arguments: Any, **options: Any) -> str:
+        if str(path).startswith(("/proc/cpuinfo", "/sys/kernel", "/sys/devices")):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    machine = describe_machine()
+    assert machine["processor"]
+    assert machine["kernel"] == {"mitigations": ""}
+
+
+def test_a_saved_report_takes_the_place_of_an_earlier_file_as_a_whole(tmp_path: Path) -> None:
+    path, earlier, link = (tmp_path / name for name in ("report.json", "earlier", "latest.json"))
+    path.write_text("earlier")
+    earlier.hardlink_to(path)
+    link.symlink_to(path)
+    report = comparison_reports.photographs()
+    report.save(link)
+    assert link.is_symlink()
+    assert json.loads(path.read_text())["title"] == report.title
+    assert earlier.read_text() == "earlier"

@@ -17,7 +17,6 @@ from etl.comparison.judge.results import (
     etl_alone_seconds,
     host_wait_seconds,
     losses_of,
-    mean_of,
     noise_of,
     parts_of,
     presaving_of,
@@ -164,11 +163,6 @@ def test_etl_alone_is_the_median_of_the_rounds_that_have_it() -> None:
     assert etl_alone_seconds(samples, WHOLE) == pytest.approx(0.8)
 
 
-def test_a_metric_is_the_mean_of_the_rounds() -> None:
-    samples = {number: sample(1.0, cpu_seconds=float(number)) for number in (0, 1, 5)}
-    assert mean_of(samples, lambda each: each.cpu_seconds) == pytest.approx(2.0)
-
-
 def test_the_cost_of_a_store_is_scaled_to_the_whole_source_from_its_own_number_of_records() -> None:
     assert presaving_of(WrittenStore(2.0, 1000, 500), EpochScale(2000, 500, 50)) == Presaving(8.0, 4000)
     assert presaving_of(WrittenStore(2.0, 1000, 2000), EpochScale(2000, 500, 50)) == Presaving(2.0, 1000)
@@ -271,3 +265,12 @@ def test_pressure_is_named_if_a_round_needed_it() -> None:
 def test_an_epoch_that_never_waited_loses_nothing_to_storage() -> None:
     never = replace(A_QUARTER, waited=0.0, loop_busy=0.0)
     assert losses_of({0: sample(1.0, loading_waits=never)}, WHOLE).storage_seconds == 0.0
+
+
+def test_the_start_up_of_an_epoch_of_few_batches_is_no_longer_than_its_stall() -> None:
+    # A loader that does not end gave 8 batches, 4 of them in its start-up; the source has records for 2.
+    scale = EpochScale(records=128, measured=128, batch_size=64)
+    endless = {0: make_sample(batches=8, samples=512, start_up=4, stall=Split(0.3, 0.1))}
+    assert parts_of(endless, scale).stall_seconds == pytest.approx(0.1)
+    assert losses_of(endless, scale).start_up_seconds == pytest.approx(0.075)
+    assert losses_of({0: make_sample()}, scale).start_up_seconds == 0.01

@@ -108,6 +108,11 @@ UNEXPLAINED, TWICE = (replace(evidence(), parts=replace(PARTS, stall_seconds=sta
         ("samples", "it has batches of 50 records, not 40", evidence(is_foreign=True, content=LARGER)),
         ("samples", DIFFERENT.reason, evidence(is_foreign=True, sameness=DIFFERENT)),
         ("samples", "99 samples in a timed epoch instead of 100", with_round(2, samples=99)),
+        (
+            "samples",
+            "50 samples in a timed epoch instead of 80",
+            replace(evidence(), samples={0: sample(batches=2, samples=50)}),
+        ),
         ("compute", OTHER_WEIGHTS, evidence(weights="bad")),
         ("compute", OTHER_WEIGHTS, evidence(is_foreign=True, sameness=CLOSE, weights="bad")),
         ("compute", "its loss is 2.25", evidence(score=2.25 + 2**-51)),  # its last bit
@@ -117,7 +122,7 @@ UNEXPLAINED, TWICE = (replace(evidence(), parts=replace(PARTS, stall_seconds=sta
         ("resources", "it used 1,500 MB", evidence(peak_memory=15 * 10**8)),
         ("cache", f"{OTHER_PAGES} in the page cache", MISPLACED),
         ("cost", "the cost of writing its store was not measured", replace(evidence(is_presaved=True), writing=None)),
-        ("loaded", "3 pages of its batches were not in memory when compute began", evidence(pages_absent=3)),
+        ("loaded", "1 page of its batches was not in memory when compute began", evidence(pages_absent=1)),
         ("sum", "1.50% of its wall time is unexplained", UNEXPLAINED),
         ("sum", "-1.50% of its wall time is unexplained", TWICE),
     ],
@@ -147,15 +152,19 @@ def test_strategies_of_this_package_must_be_identical_with_each_other_whatever_t
 
 
 def test_each_worker_may_end_with_an_incomplete_batch() -> None:
-    def sized(*batch_sizes: int) -> Evidence:
+    def sized(*batch_sizes: int, workers: int = 0) -> Evidence:
         content = replace(CONTENT, digests=[str(size) for size in batch_sizes], batch_sizes=list(batch_sizes))
-        return evidence(is_foreign=True, sameness=REORDERED, content=content)
+        other = evidence(is_foreign=True, sameness=REORDERED, content=content, workers=workers)
+        return replace(other, samples={0: sample(samples=sum(batch_sizes))})
 
     assert checks(sized(40, 20, 40))["samples"].held
     assert checks(sized(40, 10, 40, 10))["samples"].held
     assert_broken("samples", "2 of its 2 batches have fewer than 40 records", checks(sized(20, 20)))
     found = checks(sized(40, 20, 20, 20))
     assert_broken("samples", "3 of its 4 batches have fewer than 40 records; the last of each worker may", found)
+    more_than_cpus = (40, 10) * 4
+    assert checks(sized(*more_than_cpus, workers=4))["samples"].held
+    assert_broken("samples", "4 of its 8 batches have fewer than 40", checks(sized(*more_than_cpus, workers=3)))
 
 
 @pytest.mark.parametrize("sameness", [REORDERED, CLOSE, SAME_AMOUNT], ids=lambda each: str(each.level))
@@ -227,6 +236,9 @@ def test_losses_of_another_python_may_differ_slightly_and_those_of_this_one_may_
     assert_broken("compute", "its loss is 3.0", checks(replace(elsewhere, check=replace(elsewhere.check, score=3.0))))
     among = check_rules({"raw": evidence(), "other": evidence(score=2.26), "elsewhere": elsewhere}, CONDITIONS)
     assert next(each for each in among if each.rule == "compute").broken_by.keys() == {"other"}
+    strategies = {"elsewhere": elsewhere, "raw": evidence(), "other": evidence(score=2.26)}
+    first = check_rules(strategies, CONDITIONS)
+    assert next(each for each in first if each.rule == "compute").broken_by.keys() == {"other"}
 
 
 def test_losses_that_all_diverged_are_equal() -> None:
@@ -281,7 +293,7 @@ def test_what_is_paid_for_is_in_the_evidence() -> None:
     prepares = replace(evidence(is_foreign=True, make_seconds=2.5), writing=WrittenStore(2.0, 5000, 100))
     found = checks(prepares)["cost"]
     assert found.held is True
-    assert "prepared files of 1 strategies" in found.evidence
+    assert "prepared files of 1 strategy;" in found.evidence
     assert found.evidence.endswith("other took 2.5 s to make")
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
+from etl.comparison.judge.results import Measurements
 from etl.comparison.judge.sameness import (
     MAX_CANDIDATES,
     MAX_CHECKED,
@@ -25,9 +26,12 @@ from etl.comparison.judge.sameness import (
     is_shuffled,
     nearest_pairs,
 )
+from etl.comparison.request.answers import CheckedEpoch
+from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.epoch_content import EpochContent, Signatures
 from etl.measuring.arrays import digest_of, layout_of, record_digests
 from etl.measuring.signatures import labels_of, signatures_of
+from tests.comparison_workloads import make_measurements, make_sample, make_workload
 
 RECORDS = 60
 SOURCE = np.random.default_rng(0)
@@ -82,7 +86,7 @@ def test_records_that_differ_a_little_are_close_and_their_distances_are_named(tm
     [
         (FEATURES + 1, LABELS, "60 of 60 records have no partner of their own within 0.06"),
         (FEATURES[:, ::-1], LABELS, "60 of 60 records have no partner of their own"),
-        (FEATURES[np.r_[:59, 58]] + NOISE, LABELS[np.r_[:59, 58]], "1 of 60 records have no partner of their own"),
+        (FEATURES[np.r_[:59, 58]] + NOISE, LABELS[np.r_[:59, 58]], "1 of 60 records has no partner of its own"),
         (FEATURES + np.float32(0.042), LABELS, "of the records' spread apart on average"),
         (FEATURES + NOISE, LABELS[::-1].copy(), "records that look the same have other labels"),
         (FEATURES, (LABELS + 1) % 5, "the bytes of 60 of 60 records differ, and records that look the same"),
@@ -136,6 +140,51 @@ def test_without_signatures_only_amounts_are_compared(tmp_path: Path) -> None:
     assert found == Sameness("same amount", "the bytes of 60 of 60 records differ, and nothing else was compared")
 
 
+MINE, RAW, PLAIN = Candidate("my_loaders:mine"), Candidate("raw"), Candidate("my_loaders:plain")
+
+
+def measured(
+    folder: Path, contents: dict[Candidate, EpochContent], gets_all: set[Candidate], **settings: Any
+) -> Measurements:
+    """Return measurements with these epochs, of which the first is that of the reference; that of raw is `SHUFFLED`."""
+    workload = make_workload(folder, strategies=("raw",), **settings)
+    names = {each: each.name for each in contents}
+    work = replace(workload.prepared(), candidates=list(contents), names=names, gets_all=gets_all)
+    work = replace(work, epoch_order=SHUFFLED.tolist())
+    checks = {each: CheckedEpoch(seen, None, 2.0, "weights", 8, 0, "", 100) for each, seen in contents.items()}
+    samples = {each: {0: make_sample()} for each in contents}
+    return make_measurements(workload, samples, work=work, checks=checks)
+
+
+def test_beside_a_reference_that_cannot_be_given_fewer_records_only_amounts_and_orders_are_compared(
+    tmp_path: Path,
+) -> None:
+    part, whole = content(tmp_path, FEATURES[:20], LABELS[:20]), content(tmp_path)
+    in_order = np.argsort(SHUFFLED)
+    plain = content(tmp_path, FEATURES[in_order], LABELS[in_order])
+    found = measured(tmp_path, {MINE: part, RAW: whole, PLAIN: plain}, {MINE})
+    assert [found.sameness(each).level for each in (RAW, PLAIN)] == ["same amount"] * 2
+    assert found.sameness(RAW).reason == "only 1 batch of its epoch was compared"
+    assert [found.sameness(each).is_shuffled for each in (RAW, PLAIN)] == [True, False]
+    other_shape = replace(whole, layouts=[("float32", (39,)), ("int64", ())])
+    assert measured(tmp_path, {MINE: part, RAW: other_shape}, {MINE}).sameness(RAW).level is None
+
+
+@pytest.mark.parametrize(
+    ("epoch_batches", "gets_all", "level"),
+    [(1, set(), "same amount"), (1, {MINE}, "same amount"), (2, set(), None)],
+    ids=["endless", "not given fewer records", "ended before"],
+)
+def test_an_epoch_that_is_cut_off_may_have_another_number_of_records(
+    epoch_batches: int, gets_all: set[Candidate], level: str | None, tmp_path: Path
+) -> None:
+    contents = {MINE: content(tmp_path, FEATURES[:20], LABELS[:20]), RAW: content(tmp_path)}
+    for reference, other in ((MINE, RAW), (RAW, MINE)):
+        ordered = {reference: contents[reference], other: contents[other]}
+        found = measured(tmp_path, ordered, gets_all, epoch_batches=epoch_batches)
+        assert found.sameness(other).level == level
+
+
 def test_a_record_that_comes_twice_in_a_large_epoch_is_found_although_its_substitute_is_not_checked() -> None:
     records = 2 * MAX_CHECKED
     values = np.random.default_rng(0).normal(size=(records, 20)).astype(np.float32)
@@ -143,7 +192,7 @@ def test_a_record_that_comes_twice_in_a_large_epoch_is_found_although_its_substi
     assert not find_partners(Signatures(epoch, None), Signatures(values, None)).reason
     epoch[1] = epoch[0]  # record 1 has no partner, but only every other record is checked
     found = find_partners(Signatures(epoch, None), Signatures(values, None))
-    assert found.reason == "1 of 2,048 records have more than one possible partner"
+    assert found.reason == "1 of 2,048 records has more than one possible partner"
 
 
 @pytest.mark.parametrize("offset", [0, 0.001])
@@ -156,7 +205,7 @@ def test_equal_records_do_not_cost_a_level_if_both_have_them_equally_often(offse
     assert sorted(found.positions.values()) == list(range(300))
     fewer = epoch.copy()
     fewer[-1] = values[250]
-    assert "no partner of their own" in find_partners(Signatures(fewer, None), Signatures(values, None)).reason
+    assert "no partner of its own" in find_partners(Signatures(fewer, None), Signatures(values, None)).reason
 
 
 def test_large_labels_that_differ_by_one_are_other_labels() -> None:
@@ -231,7 +280,8 @@ def test_a_loader_is_shuffled_if_records_move_by_a_batch_on_average() -> None:
     whole = [source[n] for n in np.random.default_rng(0).permutation(100)]
     moved = displacement(whole, source)
     assert moved is not None
-    assert is_shuffled(moved, batch_size=10, records=len(FEATURES)) is not False
+    assert is_shuffled(moved, batch_size=10, records=100) is True
+    assert is_shuffled(moved, batch_size=20, records=100) is None  # so few batches may be in order by chance
     assert moved == pytest.approx(100 / 3, rel=0.2)
 
 

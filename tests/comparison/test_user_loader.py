@@ -177,6 +177,7 @@ def test_epochs_are_checked_and_measured_with_chosen_settings(asked: Asked, acti
     if action == "check":
         assert len(answer["content"]["records"]) == 20
         assert answer["left_behind"] == []
+        assert answer["workers"] == 2
     else:
         assert answer["epoch"]["samples"] == 20
 

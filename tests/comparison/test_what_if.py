@@ -216,7 +216,7 @@ def test_training_with_more_cpus_is_unknown_if_compute_was_measured_with_one_num
     one, two = (
         make_costs(0.01, 0.1, is_on_device=False, compute_seconds=each) for each in ({1: 0.1}, {1: 0.1, 2: 0.06})
     )
-    assert unknown_reason(one, 4) == "compute with more than 1 threads was not measured"
+    assert unknown_reason(one, 4) == "compute with more than 1 thread was not measured"
     assert [unknown_reason(one, each) for each in (1, 2, None)] == [""] * 3
     assert unknown_reason(two, 4) == unknown_reason(make_costs(0.01, 0.1), 4) == ""
 

@@ -76,14 +76,14 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> LoadingCosts
         return NO_LOADING
     threads, cpus = measured.threads(candidate), len(measured.affinity)
     is_ahead = threads.loading > 0
-    load = statistics.median(_per_batch(each) for each in alone)
-    start_up = alone[0].epoch.start_up
-    first = statistics.median(each.etl_alone.first for each in alone if each.etl_alone is not None)
-    cpu_seconds = statistics.median((each.etl_cpu_seconds or 0.0) / each.epoch.batches for each in alone)
+    load = statistics.median(_seconds_per_batch(*each) for each in alone)
+    start_up = alone[0][0].epoch.start_up
+    first = statistics.median(split.first for _, split in alone)
+    cpu_seconds = statistics.median((each.etl_cpu_seconds or 0.0) / each.epoch.batches for each, _ in alone)
     parts = parts_of(samples, scale)
     disk = 0.0
     if settings.cache == "cold":
-        cached = [(each, each.cached_alone) for each in alone if each.cached_alone is not None]
+        cached = [(each, each.cached_alone) for each, _ in alone if each.cached_alone is not None]
         warm = statistics.median(_seconds_per_batch(each, one.seconds) for each, one in cached)
         # The rest is waiting for the disk, which threads share until the disk is always busy.
         disk = min(max(0.0, max(1, threads.loading) * (load - warm)), load)
@@ -117,12 +117,9 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> LoadingCosts
     return adjusted(costs, parts.wall_seconds)
 
 
-def _loading_alone(samples: Mapping[int, Sample]) -> list[Sample]:
-    return [each for each in samples.values() if each.etl_alone is not None and each.etl_cpu_seconds is not None]
-
-
-def _per_batch(sample: Sample) -> float:
-    return 0.0 if sample.etl_alone is None else _seconds_per_batch(sample, sample.etl_alone)
+def _loading_alone(samples: Mapping[int, Sample]) -> list[tuple[Sample, Split]]:
+    """Return the samples of the rounds in which loading alone was measured, with its times."""
+    return [(each, each.etl_alone) for each in samples.values() if each.etl_alone is not None]
 
 
 def _seconds_per_batch(sample: Sample, split: Split) -> float:
@@ -142,7 +139,7 @@ def _with_one_thread(measured: Measurements, candidate: Candidate, load: float, 
         if _reads_the_same(plain, candidate) and measured.threads(plain).loading <= 1:
             alone = _loading_alone(measured.samples[plain])
             if alone:
-                return max(load, statistics.median(map(_per_batch, alone)))
+                return max(load, statistics.median(_seconds_per_batch(*each) for each in alone))
     split = None if candidate.is_presaved else measured.profile.split(threads)
     if split is not None:  # taken in turns, so that the speed of the machine cancels out
         return max(load, load * split.records_per_second * stage_seconds(measured.profile))

@@ -202,7 +202,7 @@ def describe_versions() -> dict[str, str]:
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -214,14 +214,22 @@ def _kernel_settings() -> dict[str, str]:
         "transparent_huge_pages": Path("/sys/kernel/mm/transparent_hugepage/enabled"),
         "governor": Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
     }
-    found = {name: path.read_text().strip() for name, path in files.items() if path.exists()}
+    found = {name: text for name, path in files.items() if (text := _read(path).strip())}
     vulnerabilities = {each.name: each for each in Path("/sys/devices/system/cpu/vulnerabilities").glob("*")}
-    mitigated = {name for name, path in vulnerabilities.items() if path.read_text().startswith("Mitigation")}
+    mitigated = {name for name, path in vulnerabilities.items() if _read(path).startswith("Mitigation")}
     return {**found, "mitigations": ", ".join(sorted(mitigated))}
 
 
 def _gpus() -> list[str]:
     """Return the names of NVIDIA GPUs, from the driver: to ask torch would take seconds to import it."""
     cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    lines = [line for card in cards for line in card.read_text().splitlines()]
+    lines = [line for card in cards for line in _read(card).splitlines()]
     return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file of the kernel; nothing if it is not there, or hidden as in some containers."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -27,7 +27,7 @@ class RankResult:
     host_wait_seconds : float
         Time in which its training loop waited for batches.
     first_batch_seconds : float
-        Stall in its start-up, before as many batches as may be in flight; part of its stall.
+        Stall before its first batch; part of its stall.
     compute_seconds : float
         Its training steps, without waiting for other ranks if that is known.
     rank_wait_seconds : float or None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from etl import strategies
 from etl.comparison.judge.report import ReportData, StrategyResult
-from etl.comparison.judge.results import Measurements, audits_of, splits_of
+from etl.comparison.judge.results import Measurements, audits_of, presaving_of, splits_of
 from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.measuring.statistics import MIN_ROUNDS, Interval, Outcome
 from etl.runtime.resources import usable_nbytes
 from etl.training.compute import INFERENCE, TRAINING
-from etl.units import bounds, nbytes, seconds
+from etl.units import bounds, counted, nbytes, seconds
 
 # A smaller difference is not worth a change, even if it is real.
 NEGLIGIBLE = 0.02
@@ -21,7 +20,7 @@ def recommend(report: ReportData, ratios: Mapping[tuple[str, str], Interval], so
     """Return one to three sentences that recommend a strategy, each based on metrics of the report.
 
     The simplest strategy is recommended unless another one has been shown to be faster, by more than is negligible; and
-    that one unless yet another has, which is not as simple.
+    that one unless yet another has.
     """
     valid = [each for each in report.strategies if not each.disqualified]
     if not valid:
@@ -46,10 +45,10 @@ def recommend(report: ReportData, ratios: Mapping[tuple[str, str], Interval], so
             f"{kind}: all strategies are within {NEGLIGIBLE:.0%} of each other, so how {source} is loaded does not "
             f"matter here; stay with {simplest.name}, the simplest."
         ]
-    chosen = simplest
-    for each in sorted(valid, key=_simplicity):
-        if _is_faster(each, chosen, ratios):
-            chosen = each
+    chosen, by_simplicity = simplest, sorted(valid, key=_simplicity)
+    # Each is faster than the one before, on average over the same rounds, so none is chosen twice.
+    while faster := next((each for each in by_simplicity if _is_faster(each, chosen, ratios)), None):
+        chosen = faster
     sentences = [_choice(chosen, next((each for each in valid if each.name == report.reference), None))]
     if chosen is not fastest:
         sentences[0] += f" {_not_faster(fastest, ratios[fastest.name, chosen.name])}"
@@ -85,7 +84,7 @@ def _simplicity(result: StrategyResult) -> tuple[bool, bool, bool, bool, int]:
 
     That is a loader that the user has already, then no worker processes, no store, no loading ahead, and few bytes.
     """
-    strategy = strategies.find(result.strategy)
+    strategy = Candidate(result.strategy, settings=tuple(result.settings.items())).kind
     stored = 0 if result.presaving is None else result.presaving.nbytes
     return not result.is_foreign, strategy.uses_processes, strategy.reads_store, strategy.loads_ahead, stored
 
@@ -170,10 +169,10 @@ def make_notes(measured: Measurements) -> list[str]:
     memory = usable_nbytes()
     for candidate in measured.compared:
         written = measured.written(candidate)
-        nbytes = 0 if written is None else scale.amount(written.nbytes)
-        if nbytes > memory / 2 and measured.work.settings.cache == "warm":
+        stored = 0 if written is None else presaving_of(written, scale).nbytes
+        if stored > memory / 2 and measured.work.settings.cache == "warm":
             found.append(
-                f"The store of {measured.name(candidate)} takes {nbytes / 1e9:,.1f} GB, but this machine has "
+                f"The store of {measured.name(candidate)} takes {stored / 1e9:,.1f} GB, but this machine has "
                 f"{memory / 1e9:,.1f} GB of memory: epochs over the whole source will wait for the disk. Also compare "
                 "with --cache cold."
             )
@@ -187,11 +186,14 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
     name, work = measured.name(candidate), measured.work
     batches, tried = work.part_batches[candidate], work.tried[candidate.origin]
     if batches is not None and (tried.epoch_batches is None or batches < tried.epoch_batches):
-        of_all = "" if tried.epoch_batches is None else f" of {tried.epoch_batches:,}"
+        one, several = "batch", "batches"
+        if tried.epoch_batches is not None:
+            one = several = f"of {tried.epoch_batches:,} batches"
+        taken = counted(batches, f"{one} of an epoch was", f"{several} of an epoch were")
         reason = (
             "as --epoch-batches says" if work.settings.epoch_batches is not None else "it cannot be given fewer records"
         )
-        yield f"{name}: {batches:,}{of_all} batches of an epoch were measured: {reason}."
+        yield f"{name}: {taken} measured: {reason}."
     given = measured.threads(candidate).compute
     threads = {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
     if threads:

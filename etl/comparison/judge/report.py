@@ -270,7 +270,7 @@ class StrategyResult(Section["ReportData"]):
     host_wait_seconds : float
         Time in which the training loop waited for batches; without a device this equals the stall.
     first_batch_seconds : float
-        Stall in the start-up, before as many batches as may be in flight; part of the stall of the epoch.
+        Stall before the first batch; part of the stall of the epoch.
     stall_tails : StallTails
         Stalls before single batches.
     losses : Losses

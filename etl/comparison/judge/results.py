@@ -23,7 +23,7 @@ from etl.comparison.judge.report import (
     Timeline,
 )
 from etl.comparison.judge.rules import misplaced_pages
-from etl.comparison.judge.sameness import Sameness, compare_amounts, compare_epochs, is_shuffled
+from etl.comparison.judge.sameness import Sameness, compare_amounts, compare_epochs, displacement, is_shuffled
 from etl.comparison.request.answers import AuditedSample, CheckedEpoch, LoadingSample, PipelineProfile, WrittenStore
 from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
 from etl.comparison.request.epoch_content import EpochContent, may_hold
@@ -32,6 +32,7 @@ from etl.measuring.rounds import SamplePlace
 from etl.measuring.sample import RankSample, Sample
 from etl.measuring.statistics import Interval, ratio_intervals
 from etl.runtime import Audit
+from etl.units import counted
 
 NO_TIME = Split(0.0, 0.0)
 
@@ -135,8 +136,15 @@ class Measurements:
         """Return how far the records of `candidate` are those of the reference."""
         reference = self.compared[0]
         epoch, expected, name = self.checks[candidate], self.checks[reference], self.name(reference)
-        if candidate in self.work.gets_all:
+        cut_off = {each for each in (candidate, reference) if self._is_cut_off(each)}
+        has_other_number = bool(cut_off) and epoch.content.samples != expected.content.samples
+        if candidate in self.work.gets_all - cut_off:
             same = self._compare_part(candidate, expected.content, name)
+        elif self.work.gets_all & {candidate, reference} or has_other_number:  # a part of an epoch has other records
+            same = compare_amounts(epoch.content, expected.content, name)
+            order, records = self._source_order(), epoch.content.records
+            if order is not None and sorted(records) == sorted(order):
+                same = replace(same, displacement=displacement(records, order))
         else:
             same = compare_epochs(epoch.content, expected.content, name, self._source_order())
         shuffled = None
@@ -144,14 +152,23 @@ class Measurements:
             shuffled = is_shuffled(same.displacement, self.work.settings.batch_size, epoch.content.samples)
         return replace(same, is_shuffled=epoch.reshuffles if shuffled is None else shuffled)
 
+    def _is_cut_off(self, candidate: Candidate) -> bool:
+        """Return True if the epoch of a user's loader ended because it had as many batches as were asked for."""
+        batches, ranks = self.work.settings.epoch_batches, self.work.settings.ranks
+        if batches is None or not candidate.is_foreign:
+            return False
+        return len(self.checks[candidate].content.digests) >= batches * ranks
+
     def _compare_part(self, candidate: Candidate, expected: EpochContent, name: str) -> Sameness:
         """Compare a user's loader that cannot be given fewer records: only the amount, since they are others."""
         batches = self.work.tried[candidate.origin].epoch_batches
         records, batch_size = self.work.source_records, self.work.settings.batch_size
         ranks = self.work.settings.ranks
-        if batches is not None and not may_hold(batches * ranks, records, batch_size, self.work.cpus * ranks):
-            wanted = -(-records // (batch_size * ranks))
-            return Sameness(None, f"its epoch has {batches:,} batches, and {wanted:,} hold the records of the source")
+        workers = max(self.work.cpus * ranks, self.checks[candidate].workers)
+        if batches is not None and not may_hold(batches * ranks, records, batch_size, workers):
+            has = counted(batches, "batch", "batches")
+            wanted = counted(-(-records // (batch_size * ranks)), "holds", "hold")
+            return Sameness(None, f"its epoch has {has}, and {wanted} the records of the source")
         return compare_amounts(self.checks[candidate].content, expected, name)
 
     def _source_order(self) -> list[str] | None:
@@ -199,9 +216,9 @@ class EpochScale:
         """Return the seconds that a part of a measured epoch comes to in an epoch of the whole source."""
         return self.epoch_seconds(split, epoch.samples, epoch.start_up)
 
-    def amount(self, measured: float, records: int | None = None) -> float:
-        """Scale an amount that is proportional to the number of records, by default of those that were selected."""
-        return measured * self.records / (records or self.measured)
+    def amount(self, measured: float, records: int) -> float:
+        """Return the amount for the whole source, from that of so many `records`, to which it is proportional."""
+        return measured * self.records / records
 
     def wall_seconds(self, sample: Sample) -> float:
         """Return the wall time of an epoch of the whole source, in seconds."""
@@ -239,7 +256,14 @@ def host_wait_seconds(samples: Mapping[int, Sample], scale: EpochScale) -> float
 
 
 def losses_of(samples: Mapping[int, Sample], scale: EpochScale) -> Losses:
-    """Return what an epoch of the whole source loses, as far as all rounds know it."""
+    """Return what an epoch of the whole source loses, as far as all rounds know it.
+
+    The start-up counts once. If a whole epoch has no more batches than that, only its share of the start-up counts.
+    """
+
+    def start_up(sample: Sample) -> float:
+        first = sample.epoch.stall.first
+        return min(first, scale.part_seconds(Split(first, 0.0), sample.epoch))
 
     def seconds(get: Callable[[Sample], Split | None]) -> float | None:
         if any(get(each) is None for each in samples.values()):
@@ -249,7 +273,7 @@ def losses_of(samples: Mapping[int, Sample], scale: EpochScale) -> Losses:
     storage = seconds(lambda sample: sample.storage)
     methods = {each.loading_waits.method for each in samples.values() if each.loading_waits is not None}
     return Losses(
-        start_up_seconds=mean_of(samples, lambda sample: sample.epoch.stall.first),
+        start_up_seconds=mean_of(samples, start_up),
         storage_seconds=storage,
         transfer_seconds=seconds(lambda sample: sample.transfer),
         storage_method=None if storage is None else max(methods),  # "psi" if a round needed it
@@ -432,7 +456,8 @@ def _faults(measured: Measurements, candidate: Candidate) -> list[str]:
     unchecked = measured.work.settings.unchecked
     misplaced = misplaced_pages(_samples(measured, candidate))
     if misplaced and "cache" not in unchecked:
-        return [f"{misplaced:,} pages of its files were not in the state of --cache {measured.work.settings.cache}"]
+        pages = counted(misplaced, "page of its files was", "pages of its files were")
+        return [f"{pages} not in the state of --cache {measured.work.settings.cache}"]
     if "samples" in unchecked or measured.randomness is not None:
         return []
     own = measured.own or measured.compared[0]

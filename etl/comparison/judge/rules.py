@@ -17,6 +17,7 @@ from etl.measuring.noise import MAX_UNEXPLAINED
 from etl.measuring.sample import Sample
 from etl.measuring.statistics import MIN_ROUNDS
 from etl.training.compute import INFERENCE
+from etl.units import counted
 
 RULES = {
     "samples": "Same samples: every strategy loads the same records, as alike as the report says",
@@ -124,11 +125,12 @@ _Found = tuple[str, dict[str, str]]
 def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
     own, first = _first_own(evidence), next(iter(evidence.values()))
     broken = {}
-    batch_size, ranks = conditions.settings.batch_size, conditions.settings.ranks
+    batch_size, ranks, cpus = conditions.settings.batch_size, conditions.settings.ranks, len(conditions.affinity)
     shuffled = any(each.sameness.is_shuffled for each in evidence.values())
     for name, each in evidence.items():
         content = each.check.content
-        counts = {sample.epoch.samples for sample in each.samples.values()} - _possible_counts(each, conditions)
+        possible = _possible_counts(each, conditions)
+        counts = {sample.epoch.samples for sample in each.samples.values()} - possible
         incomplete = sum(size < batch_size for size in content.batch_sizes)
         if each.sameness.level is None:
             broken[name] = each.sameness.reason
@@ -140,18 +142,18 @@ def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
             broken[name] = compare_epochs(content, evidence[own].check.content, own).reason
         elif max(content.batch_sizes) > batch_size:
             broken[name] = f"it has batches of {max(content.batch_sizes):,} records, not {batch_size:,}"
-        elif incomplete > max(1, ranks, min(len(conditions.affinity), len(content.batch_sizes) // 2)):
+        elif incomplete > max(1, ranks, min(max(cpus, each.check.workers), len(content.batch_sizes) // 2)):
             broken[name] = (
                 f"{incomplete:,} of its {len(content.batch_sizes):,} batches have fewer than {batch_size:,} "
                 "records; the last of each worker may"
             )
         elif counts:
-            broken[name] = f"{counts.pop()} samples in a timed epoch instead of {content.samples}"
+            broken[name] = f"{counted(counts.pop(), 'sample', 'samples')} in a timed epoch instead of {max(possible):,}"
         elif shuffled and each.sameness.is_shuffled is False:
             broken[name] = f"it does not shuffle, and other strategies do: {each.sameness.describe_order()}"
+    batches = counted(len(first.check.content.digests), "batch", "batches")
     seen = (
-        f"compared 128-bit digests of the shape, dtype and bytes of {len(first.check.content.digests)} batches, in an "
-        "untimed epoch before the rounds"
+        f"compared 128-bit digests of the shape, dtype and bytes of {batches}, in an untimed epoch before the rounds"
     )
     if conditions.randomness:
         seen += f"; {conditions.randomness}"
@@ -188,16 +190,17 @@ def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
     score = "mean square of the outputs" if infers else "loss"
     on_device = any(sample.device != "cpu" for each in evidence.values() for sample in each.samples.values())
     for name, each in evidence.items():
-        adds_alike = not on_device and each.shares_python and first.shares_python
+        compared_with = reference if each.is_foreign else own
+        other = evidence[compared_with]
+        adds_alike = not on_device and each.shares_python and other.shares_python
         tolerance = 0.0 if adds_alike else DEVICE_SCORE_TOLERANCE
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
-        compared_with = reference if each.is_foreign else own
-        expected = evidence[compared_with].check
-        if each.check.content.digests != expected.content.digests:
+        if each.check.content.digests != other.check.content.digests:
             continue  # other samples, another score
-        if not _same_score(each.check.score, expected.score, tolerance):
-            broken[name] = f"its {score} is {each.check.score}, but the {score} of {compared_with} is {expected.score}"
+        expected = other.check.score
+        if not _same_score(each.check.score, expected, tolerance):
+            broken[name] = f"its {score} is {each.check.score}, but the {score} of {compared_with} is {expected}"
     exactly = "bit for bit"
     if on_device:
         exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}"
@@ -240,9 +243,8 @@ def _resources(evidence: Mapping[str, Evidence], conditions: FairnessConditions)
             if sample.affinity != list(conditions.affinity):
                 broken[name] = f"it ran on CPUs {sample.affinity} in round {number}"
             elif _has_other_threads(each, sample, conditions):
-                broken[name] = (
-                    f"it computed with {sample.torch_threads} threads in round {number}, not {each.threads.compute}"
-                )
+                threads = counted(sample.torch_threads, "thread", "threads")
+                broken[name] = f"it computed with {threads} in round {number}, not {each.threads.compute}"
             elif busy > cpus * (1 + CPU_TOLERANCE) + 0.1 / wall:
                 broken[name] = f"it used {busy:.2f} CPUs in round {number}"
         if each.check.peak_memory > conditions.memory_nbytes:
@@ -276,11 +278,13 @@ def _cache(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> 
     for name, each in evidence.items():
         misplaced = misplaced_pages(each.samples)
         if misplaced:
-            broken[name] = f"{misplaced:,} pages of its files were not {wanted} the page cache"
+            pages = counted(misplaced, "page of its files was", "pages of its files were")
+            broken[name] = f"{pages} not {wanted} the page cache"
     seen = f"{conditions.settings.cache}: before each {how}, and every page was checked with mincore"
     unreported = max(sample.unreported_files for each in evidence.values() for sample in each.samples.values())
     if unreported:
-        seen += f", which does not report on {unreported:,} files that belong to another user"
+        files = counted(unreported, "file that belongs", "files that belong")
+        seen += f", which does not report on {files} to another user"
     if any(each.is_foreign for each in evidence.values()):
         seen += "; copies that a loader keeps outside the source and its own folder cannot be seen"
     return seen, broken
@@ -295,9 +299,10 @@ def _cost(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _
     stores = [each.writing for each in evidence.values() if each.writing is not None]
     seen = "no strategy needs a store or prepares anything"
     if stores or broken:
+        strategies = counted(len(stores), "strategy", "strategies")
         seen = (
-            f"this comparison wrote the stores and prepared files of {len(stores)} strategies; the tables show seconds "
-            "and bytes of each, and when it pays off"
+            f"this comparison wrote the stores and prepared files of {strategies}; the tables show seconds and bytes "
+            "of each, and when it pays off"
         )
     starts = [
         f"{name} took {each.check.make_seconds:.3g} s to make" for name, each in evidence.items() if each.is_foreign
@@ -331,11 +336,11 @@ def _throttled(evidence: Mapping[str, Evidence]) -> float:
 
 
 def _loaded(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:  # noqa: ARG001
-    broken = {
-        name: f"{each.check.pages_absent:,} pages of its batches were not in memory when compute began"
-        for name, each in evidence.items()
-        if each.check.pages_absent
-    }
+    broken = {}
+    for name, each in evidence.items():
+        if each.check.pages_absent:
+            absent = counted(each.check.pages_absent, "page of its batches was", "pages of its batches were")
+            broken[name] = f"{absent} not in memory when compute began"
     pages = next(iter(evidence.values())).check.pages_touched
     seen = (
         f"one byte of each of {pages:,} pages per epoch was read while loading was timed; in the untimed epoch, each "

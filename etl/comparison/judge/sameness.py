@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from etl.comparison.request.epoch_content import EpochContent, Signatures
 from etl.measuring.arrays import ArraySpec
+from etl.units import counted
 
 Level = Literal["identical", "same records", "close", "same amount"]
 
@@ -107,7 +108,8 @@ def compare_epochs(
     Without the digests of the reference's records in the order of the source, there is no displacement.
     """
     if epoch.samples != reference.samples:
-        return Sameness(None, f"it yields {epoch.samples:,} records and {name_of_reference} {reference.samples:,}")
+        yielded = counted(epoch.samples, "record", "records")
+        return Sameness(None, f"it yields {yielded} and {name_of_reference} {reference.samples:,}")
     if sorted(epoch.records) == sorted(reference.records):
         moved = None if source_order is None else displacement(epoch.records, source_order)
         if epoch.digests == reference.digests:
@@ -133,7 +135,8 @@ def compare_epochs(
 def compare_amounts(epoch: EpochContent, reference: EpochContent, name_of_reference: str) -> Sameness:
     """Return if a part of an epoch is "same amount" work as `reference`: records of the same shapes and dtypes."""
     if _amounts(epoch.layouts) == _amounts(reference.layouts):
-        return Sameness("same amount", f"only {len(epoch.digests):,} batches of its epoch were compared")
+        batches = counted(len(epoch.digests), "batch of its epoch was", "batches of its epoch were")
+        return Sameness("same amount", f"only {batches} compared")
     return Sameness(None, _layouts_differ(epoch, reference, name_of_reference))
 
 
@@ -292,16 +295,11 @@ def _find_partners(epoch: _Scaled, reference: _Scaled) -> Partners:
     distance = np.linalg.norm(reference.points[rows[row]] - epoch.points[firsts[group]], axis=1)
 
     within = distance <= MAX_DISTANCE
-    edges = row[within], group[within], distance[within]
-    partner_group = _nearest_groups(*edges, sizes, len(rows))
-    if partner_group is None:
-        partner_group = assign_groups(*edges, sizes, len(rows))
-    alone = int((partner_group < 0).sum())
+    partner_group = assign_groups(row[within], group[within], distance[within], sizes, len(rows))
+    alone, records = int((partner_group < 0).sum()), f"of {len(rows):,} records"
     if alone:
-        return Partners(
-            f"{alone:,} of {len(rows):,} records have no partner of their own within {MAX_DISTANCE} of the records' "
-            "spread"
-        )
+        missing = counted(alone, f"{records} has no partner of its own", f"{records} have no partner of their own")
+        return Partners(f"{missing} within {MAX_DISTANCE} of the records' spread")
     left = [iter(positions) for positions in groups]
     positions = np.array([next(left[each]) for each in partner_group])
     distances = np.linalg.norm(reference.points[rows] - epoch.points[positions], axis=1)
@@ -317,7 +315,8 @@ def _find_partners(epoch: _Scaled, reference: _Scaled) -> Partners:
         if not _is_explained(epoch, rival, reference, rows[checked], own)
     }
     if doubtful:
-        return Partners(f"{len(doubtful):,} of {len(rows):,} records have more than one possible partner")
+        found = counted(len(doubtful), f"{records} has", f"{records} have")
+        return Partners(f"{found} more than one possible partner")
     return Partners(
         positions=dict(zip(rows.tolist(), positions.tolist(), strict=True)),
         largest=float(distances.max()),
@@ -353,17 +352,6 @@ def nearest_pairs(queries: np.ndarray, points: np.ndarray, reach: float) -> tupl
         rank = np.arange(len(query)) - np.searchsorted(query, query)
         pairs.append((first + query[rank < MAX_CANDIDATES], point[rank < MAX_CANDIDATES]))
     return np.concatenate([each for each, _ in pairs]), np.concatenate([each for _, each in pairs])
-
-
-def _nearest_groups(
-    row: np.ndarray, group: np.ndarray, distance: np.ndarray, sizes: NDArray[np.int64], rows: int
-) -> np.ndarray | None:
-    """Return the nearest group of each row, -1 if it has none; None if more rows want a group than it has records."""
-    nearest = np.full(rows, -1)
-    order = np.argsort(-distance, kind="stable")  # the nearest is written last
-    nearest[row[order]] = group[order]
-    wanted = np.bincount(nearest[nearest >= 0], minlength=len(sizes))
-    return nearest if (wanted <= sizes).all() else None
 
 
 def assign_groups(

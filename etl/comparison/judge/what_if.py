@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from etl.comparison.judge.prediction import Slowdowns, overlapped_seconds
 from etl.comparison.request.candidates import CpuSplit
 from etl.comparison.request.scenario import WhatIf
+from etl.units import counted
 
 # The utilisation for which CPUs are counted, and the most CPUs that are tried.
 UTILISATION_WANTED, MAX_CPUS = 0.9, 256
@@ -205,7 +206,7 @@ def unknown_reason(costs: LoadingCosts, cpus: int | None) -> str:
     """Return why nothing is known of a strategy on `cpus` CPUs; nothing if something is."""
     if costs.is_on_device or cpus is None or cpus <= costs.cpus or len(costs.compute_seconds) > 1:
         return ""
-    return f"compute with more than {costs.threads.compute} threads was not measured"
+    return f"compute with more than {counted(costs.threads.compute, 'thread', 'threads')} was not measured"
 
 
 def extrapolated(costs: LoadingCosts, scenario: WhatIf) -> list[str]:

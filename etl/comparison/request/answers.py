@@ -225,6 +225,8 @@ class CheckedEpoch(JsonValues):
         Device of compute; "none" if it is simulated, or was not looked at.
     compute_seconds : dict of str to float
         Compute alone in seconds per batch, by number of threads, if that was asked for.
+    workers : int
+        Processes of its torch DataLoader, which may each end with an incomplete batch; 0 if there is none.
     """
 
     content: EpochContent
@@ -246,6 +248,7 @@ class CheckedEpoch(JsonValues):
     batch_seconds: float = 0.0
     device: str = "none"
     compute_seconds: Mapping[str, float] = field(default_factory=dict)
+    workers: int = 0
 
 
 @dataclass(frozen=True)

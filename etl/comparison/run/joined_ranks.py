@@ -50,6 +50,7 @@ def join_checks(checks: Sequence[CheckedEpoch]) -> CheckedEpoch:
         make_seconds=max(each.make_seconds for each in checks),
         first_seconds=max(each.first_seconds for each in checks),
         batch_seconds=max(each.batch_seconds for each in checks),
+        workers=sum(each.workers for each in checks),
     )
 
 

@@ -19,6 +19,7 @@ from etl.measuring.ranks import cpus_of_rank
 from etl.runtime.resources import affinity_of, available_cpus
 from etl.sources.randomness import is_random
 from etl.temporary import temporary_folder
+from etl.units import counted
 from presave.thread_safety import unopened
 
 # Share of the time budget for the first tries of all user loaders together, and the records of such a try.
@@ -37,7 +38,7 @@ def opened_workload(settings: Settings) -> Iterator[tuple[Workload, list[int]]]:
     cpus = available_cpus()
     wanted = cpus if settings.threads is None else settings.threads
     if wanted > cpus:
-        raise ValueError(f"--cpus {wanted}: this process may use {cpus} CPUs")
+        raise ValueError(f"--cpus {wanted}: this process may use {counted(cpus, 'CPU', 'CPUs')}")
     affinity = affinity_of(wanted)
     fewest = min(len(cpus_of_rank(affinity, rank, settings.ranks)) for rank in range(settings.ranks))
     with temporary_folder("compare") as folder:
@@ -144,8 +145,8 @@ class Preparation:
         if batches is None:
             del self._workload.tried[candidate.origin]
             self.failed[candidate] = (
-                f"its epoch did not end within {tried.batches} batches and it has no length; with --epoch-batches N an "
-                "epoch is N batches"
+                f"its epoch did not end within {counted(tried.batches, 'batch', 'batches')} and it has no length; with "
+                "--epoch-batches N an epoch is N batches"
             )
         else:
             of_rank = tried.samples if tried.has_ended else batches * batch_size

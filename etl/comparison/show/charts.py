@@ -67,7 +67,7 @@ def epoch_bars(report: ReportData) -> Chart:
     for result in report.strategies:
         bars = [
             ChartBar(kind, name, drawn / longest * 100, scale.text(measured))
-            for kind, name, drawn, measured in _segments(result.parts)
+            for kind, name, drawn, measured in bar_segments(result.parts)
         ]
         wall = scale.text(result.parts.wall_seconds)
         spoken = ", ".join(f"{each.name} {each.text}" for each in bars)
@@ -77,7 +77,7 @@ def epoch_bars(report: ReportData) -> Chart:
     return Chart(rows, [(mark / longest * 100, scale.mark(mark)) for mark in linear_marks(longest, scale.size)])
 
 
-def _segments(parts: Parts) -> list[tuple[str, str, float, float]]:
+def bar_segments(parts: Parts) -> list[tuple[str, str, float, float]]:
     """Return the segments of a bar, each as (kind, name, seconds drawn, seconds measured).
 
     Negative interference is noise: compute was faster in the epoch than alone. Then compute is drawn as long as it was

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from etl.comparison.judge.report import ReportData
 from etl.comparison.show.page import framed, render_page
 from etl.comparison.show.report_table import as_text, show_report
+from presave.files import usual_mode, write_atomically
 
 if TYPE_CHECKING:
     from typing import Self
@@ -36,7 +37,9 @@ class Report(ReportData):
         return framed(render_page(self), "comparison")
 
     def save(self, path: str | Path) -> None:
-        """Save the report to a new file: a page for .html, or everything for programs for .json.
+        """Save the report to a file: a page for .html, or everything for programs for .json.
+
+        An earlier file is replaced as a whole.
 
         Raises
         ------
@@ -47,4 +50,5 @@ class Report(ReportData):
         suffix = Path(path).suffix.lower()
         if suffix not in contents:
             raise ValueError(f"{path}: a report is saved as .html or .json")
-        Path(path).write_text(contents[suffix](), encoding="utf-8")
+        target = Path(path).resolve()  # a link stays a link
+        write_atomically(target, contents[suffix]().encode(), mode=usual_mode(target))

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from etl.comparison.show.charts import bar_segments
 from etl.comparison.show.page import cpus_wanted, pays_off, prediction_kind, scenario_notes
+from etl.printable_console import PrintableConsole
 from etl.tables import Bar, print_table
-from etl.units import Scale, bounds, percent, time_scale
+from etl.units import Scale, bounds, counted, percent, time_scale
 
 if TYPE_CHECKING:
     from etl.comparison.judge.report import ReportData, Scenario, StrategyResult
@@ -47,7 +49,8 @@ def show_report(report: ReportData, console: Console, *, is_whole: bool = True) 
     if report.unchecked:
         console.print(f"RULES NOT CHECKED: {', '.join(report.unchecked)}", style="bold red")
     if report.stopped_early:
-        console.print(f"STOPPED EARLY, after {report.rounds} rounds", style="bold yellow")
+        rounds = counted(report.rounds, "round", "rounds")
+        console.print(f"STOPPED EARLY, after {rounds}", style="bold yellow")
     for sentence in report.recommendation:
         console.print(sentence, style="bold", highlight=False)
     epoch = time_scale(each.parts.wall_seconds for each in report.strategies)
@@ -73,7 +76,7 @@ def show_report(report: ReportData, console: Console, *, is_whole: bool = True) 
     _show_checks(report, console, is_whole)
     for line in (*report.noise.warnings, *(report.notes if is_whole else ())):
         console.print(line, highlight=False)
-    notes = f", memory and {len(report.notes)} note{'s' * (len(report.notes) > 1)}" if report.notes else " and memory"
+    notes = f", memory and {counted(len(report.notes), 'note', 'notes')}" if report.notes else " and memory"
     more = "" if is_whole else f"; -v shows losses{notes}"
     console.print(
         f"rounds of {report.measured_records:,} records: {report.rounds}, in {report.seconds:.0f} s{more}",
@@ -101,8 +104,11 @@ def _show_losses(report: ReportData, console: Console) -> None:
 def as_text(show: Callable[[Console], None]) -> str:
     """Return what `show` prints on a console, without colours."""
     text = io.StringIO()
-    # In a notebook, rich would show the tables itself.
-    show(Console(file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False))
+    # In a notebook, rich would show the tables itself. Names and reasons come from outside: they have no markup.
+    console = PrintableConsole(
+        file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False, markup=False, emoji=False
+    )
+    show(console)
     return text.getvalue()
 
 
@@ -218,7 +224,7 @@ def _show_scenario(scenario: Scenario, console: Console) -> None:
         )
     print_table(table, console, first=("wall", "prediction", "utilisation", "stall"))
     for line in scenario_notes(scenario):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
 
 
 def _show_checks(report: ReportData, console: Console, is_whole: bool) -> None:
@@ -260,14 +266,9 @@ def _losses(result: StrategyResult) -> str:
 
 
 def _bar(result: StrategyResult, longest: float) -> Bar:
-    parts = result.parts
-    return Bar(
-        [
-            (*COMPUTE, parts.compute_alone_seconds / longest),
-            (*INTERFERENCE, parts.interference_seconds / longest),
-            (*STALL, parts.stall_seconds / longest),
-        ]
-    )
+    styles = {"compute": COMPUTE, "interference": INTERFERENCE, "stall": STALL}
+    segments = bar_segments(result.parts)
+    return Bar([(*styles[kind], drawn / longest) for kind, _, drawn, _ in segments if kind in styles])
 
 
 def _halves(speed: float, size: float) -> Bar:

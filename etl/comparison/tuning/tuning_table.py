@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from etl.tables import print_table
-from etl.units import bounds, byte_scale, describe_settings, time_scale
+from etl.units import bounds, byte_scale, counted, describe_settings, time_scale
 
 if TYPE_CHECKING:
     from etl.comparison.tuning.tuning_results import TriedConfiguration, TunedStrategy, Tuning
@@ -149,7 +149,7 @@ def _remarks(strategy: TunedStrategy, shown: list[int]) -> list[str]:
         were_dropped = f", {'all' if count == len(others) else f'{count:,}'} dropped" if count else ""
         parts.append(f"{len(others):,} more tried{were_dropped}")
     if strategy.untried:
-        parts.append(f"no time for {strategy.untried:,} others")
+        parts.append(f"no time for {counted(strategy.untried, 'other', 'others')}")
     took = f"{strategy.seconds:.0f} s"
     parts.append(f"the result of an earlier run, which took {took}" if strategy.is_cached else f"tuned in {took}")
     failed = len(strategy.failed)

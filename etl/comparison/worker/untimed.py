@@ -93,7 +93,7 @@ def try_loader(loading: MeasuredLoader, limit: int | None, step_records: int, se
         workers=workers,
         has_selected_records=epoch_batches is not None
         and loading.records is not None
-        and may_hold(epoch_batches, loading.records, step_records, cpus),
+        and may_hold(epoch_batches, loading.records, step_records, max(cpus, workers)),
         compute_seconds=seconds_of_step(compute.step, [copied], 0.0),
         settings={name: list(values) for name, values in settings.items()},
         given={name: given[name] for name in settings},
@@ -167,6 +167,7 @@ def check_epoch(
         if first is None:
             raise ValueError("its epoch has no batches")
         repeated = _second_epoch(epochs, loading, again)
+        workers = _workers(epochs.loader)
     return CheckedEpoch(
         content=content.finish(arrays_file),
         reshuffles=None if sorted(repeated) != sorted(content.records) else repeated != content.records,
@@ -183,6 +184,7 @@ def check_epoch(
         batch_seconds=statistics.median(waits[1:] or waits) + step_seconds,
         device="none" if compute is None else compute.device,
         compute_seconds={} if compute is None or time_threads is None else time_threads(compute, first),
+        workers=workers,
     )
 
 
