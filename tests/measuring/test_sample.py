@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from etl.measuring.clock import Span, Split
-from etl.measuring.epochs import MeasuredLoader
+from etl.measuring.epochs import Epochs, MeasuredLoader
 from etl.measuring.sample import WARM_UP_STEPS, Recipe, Sample, first_copies, take_sample
 from etl.training.compute import Simulated
 from tests.comparison_workloads import make_sample
@@ -114,6 +114,17 @@ def test_the_transfer_is_that_of_the_timed_epoch() -> None:
 
     loading = MeasuredLoader(lambda: Loader([]), lambda _: Copying(0.0, True), [], is_cold=False)
     assert take_sample(loading, Recipe(start_up=2)).transfer == Split(2.0, BATCHES - 2.0)
+
+
+def test_a_loader_that_cannot_be_made_again_is_its_own_error() -> None:
+    class Rewound(Loader):
+        def set_epoch(self, epoch: int) -> None:
+            """Begin again."""
+
+    left = [Rewound([])]
+    loading = MeasuredLoader(left.pop, lambda _: Simulated(0.0, True), [], is_cold=True, can_rewind=True)
+    with pytest.raises(IndexError, match="pop from empty list"), Epochs(loading) as epochs:
+        epochs.prepare()
 
 
 def test_a_loader_without_batches_is_an_error() -> None:
