@@ -39,7 +39,7 @@ ENDING_SECONDS = 10.0
 LOOK_SECONDS = 0.5
 # Time to write a stack, to be killed, and to remove the shared memory of killed processes.
 STACK_SECONDS, KILL_SECONDS, CLEANING_SECONDS = 3.0, 5.0, 2.0
-SIGNALS = {
+SIGNALS: Mapping[int, str] = {
     signal.SIGKILL: " (out of memory?)",
     signal.SIGSEGV: " (segmentation fault)",
     signal.SIGBUS: " (no space left in /dev/shm?)",
@@ -308,5 +308,5 @@ def _kill_all(processes: Iterable[psutil.Process]) -> None:
 
 def _describe_exit(code: int) -> str:
     if code < 0:
-        return f"was killed by signal {-code}{SIGNALS.get(signal.Signals(-code), '')}"
+        return f"was killed by signal {-code}{SIGNALS.get(-code, '')}"
     return f"ended with exit code {code}"
