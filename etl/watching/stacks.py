@@ -88,9 +88,10 @@ def note_places(activities: Mapping[int, Activity], frames: Mapping[int, FrameTy
         times, waits, frame = activity.times, activity.waits, frames.get(thread)
         place = find_place(frame)
         if not waits:
-            times.step_samples += 1
-            if place is not None and frame is not None and _is_of_user(frame.f_code.co_filename):
-                times.stepping[place] += 1
+            if frame is not None and times.is_in_step:  # not between epochs, nor of a thread that has ended
+                times.step_samples += 1
+                if place is not None and _is_of_user(frame.f_code.co_filename):
+                    times.stepping[place] += 1
         elif place is not None:
             times.loading[place] += 1
             times.loads_here += 1

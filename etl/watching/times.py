@@ -106,6 +106,11 @@ class LoopTimes:
         """True if the next batch is the first of an epoch."""
         return self._starting is not None
 
+    @property
+    def is_in_step(self) -> bool:
+        """True if a batch has come, and the loop has not asked for the next one."""
+        return self._resumed is not None
+
     def note_start(self, seconds: float) -> None:
         """Note that an epoch begins, `seconds` of whose first wait have passed."""
         self._starting, self._resumed = seconds, None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,15 +82,30 @@ def test_fit_takes_a_watched_iterator() -> None:
     assert watched.summary().batches == 12
 
 
-def test_the_thread_ends_with_the_last_reference() -> None:
+def open_clocks() -> int:
+    """Return how many of the files from which the times of threads are read this process has open."""
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed after it was listed
+            found += each.readlink().name == "schedstat"
+    return found
+
+
+def test_thread_files_and_callbacks_end_with_the_last_reference() -> None:
+    gc.collect()
+    clocks, callbacks = open_clocks(), list(gc.callbacks)
     watched = etl.watch(DATA, 1, output=lambda _: None)
     alive = weakref.ref(watched)
     assert any(each.name == "etl-watch" for each in threading.enumerate())
-    del watched
+    batches = iter(watched)
+    next(batches)  # an epoch that is left early
+    assert len(gc.callbacks) == len(callbacks) + 1
+    del batches, watched
     gc.collect()
     assert alive() is None
-    until = time.monotonic() + 5
-    while any(each.name == "etl-watch" for each in threading.enumerate()):
+    assert gc.callbacks == callbacks
+    until = time.monotonic() + 60
+    while any(each.name == "etl-watch" for each in threading.enumerate()) or open_clocks() > clocks:
         assert time.monotonic() < until
         time.sleep(0.01)
 
