@@ -57,7 +57,7 @@ class Block:
 
 @dataclass(slots=True)
 class LoopTimes:
-    """The loops over one loader, which is called `name`. Times are in seconds."""
+    """The loops over one loader, or over those that replace each other. Times are in seconds."""
 
     name: str
     # Settings of the loader, such as `num_workers`.

@@ -42,6 +42,9 @@ class Slow:
     def __init__(self, batches: int = 4) -> None:
         self._batches = batches
 
+    def __len__(self) -> int:
+        return self._batches
+
     def __iter__(self) -> Iterator[list[int]]:
         for number in range(self._batches):
             CLOCK.sleep(3 * WAIT if number == 0 else WAIT)
@@ -86,6 +89,15 @@ def test_two_loaders_at_once_share_no_second() -> None:
     for each in (first, second):
         assert each.stepped == pytest.approx(3 * STEP)
         assert sum(each.starts) + each.waited + each.stepped < took - 3 * WAIT
+
+
+def test_loaders_that_a_script_makes_anew_for_each_epoch_share_their_times_unless_their_lengths_differ() -> None:
+    session = Session()
+    for _ in range(3):
+        for batches in (4, 2):  # such as training and validation
+            for _ in session.epoch(Slow(batches)):
+                pass
+    assert [(each.batches, len(each.starts)) for each in session.loops] == [(12, 3), (6, 3)]
 
 
 def test_a_loop_that_is_left_has_no_step_until_the_next_epoch() -> None:
