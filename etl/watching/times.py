@@ -144,7 +144,7 @@ class LoopTimes:
         else:
             self.starts.append(self._starting + wait)
             self._starting = None
-            with contextlib.suppress(ValueError):  # a structure that etl does not know
+            with contextlib.suppress(Exception):  # a structure that etl does not know
                 self.batch_records = record_count(batch)
         block.count += 1
         self.batches += 1

@@ -71,6 +71,9 @@ class watch:  # noqa: N801 - called like a function, as `enumerate` is
         loader: Any = self._loader
         return len(loader)
 
+    def __bool__(self) -> bool:
+        return bool(self._loader)  # which may have no length
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_loader":  # while it is being copied
             raise AttributeError(name)

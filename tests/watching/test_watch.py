@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import etl
 from etl.training.listeners import Performance
+from etl.watching.stacks import report_worker
 from tests.programs import output_of
 
 DATA = TensorDataset(torch.arange(40))
@@ -116,6 +118,27 @@ def test_any_iterable_can_be_watched_and_what_is_none_is_refused() -> None:
         iter(etl.watch(3))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(etl.watch(DATA))
+
+
+class Reticent:
+    """A loader that raises when it is looked at, and whose batches etl does not know."""
+
+    dataset = DATA
+    batch_size = property(lambda self: [1, 2])
+    num_workers = property(lambda self: 1 // 0)
+
+    def __iter__(self) -> Iterator[object]:
+        return iter([object()] * 3)
+
+
+def test_what_cannot_be_looked_at_raises_nothing_in_the_loop(tmp_path: Path) -> None:
+    watched = etl.watch(Reticent())
+    assert watched  # though it has no length
+    assert len(list(watched)) == 3
+    assert watched.summary().batches == 3
+    called: list[int] = []
+    report_worker(f"{tmp_path}/missing/worker", called.append, 7)
+    assert called == [7]
 
 
 def test_a_loop_over_what_nothing_else_refers_to_is_watched_until_it_ends_and_then_diagnosed(
