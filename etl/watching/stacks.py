@@ -32,14 +32,9 @@ WAITING_FILES = (
     *("/multiprocessing/synchronize.py", "/multiprocessing/popen_fork.py", "/concurrent/futures/thread.py"),
     *("/concurrent/futures/_base.py", "/prefetch/prefetcher.py", "/presave/interrupts.py"),
 )
-PRESAVE = f"{Path(__file__).parents[2] / 'presave'}{os.sep}"
 # Functions below which loading begins: what called them is the loop.
 BOUNDARIES: set[CodeType] = set()
-
-
-@lru_cache(maxsize=4096)
-def _is_of_user(file: str) -> bool:
-    return is_users(file) and not file.startswith(PRESAVE)
+_is_of_user = lru_cache(maxsize=4096)(is_users)
 
 
 def find_place(innermost: FrameType | None) -> Place | None:
