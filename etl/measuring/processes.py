@@ -202,7 +202,11 @@ class Server:
         line = self._answers.readline()
         if not line.endswith(b"\n"):
             raise self._ended()
-        message: Answer = json.loads(line)
+        try:
+            message: Answer = json.loads(line)
+        except json.JSONDecodeError:  # a session was killed while it answered: that it has ended follows on the half
+            _, start, rest = line.rpartition(b'{"instruments"')
+            message = json.loads(start + rest)
         used = Instruments.from_json(message["instruments"]) if "instruments" in message else "another commit"
         if used != current_instruments():
             raise MeasurementError(
