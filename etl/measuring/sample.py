@@ -135,7 +135,7 @@ class Sample(JsonValues):
     peak_memory : int
         Peak memory in bytes, of the process and its workers together, in batches that were not timed.
     steal, other_processes : float
-        Shares of all CPU time that were taken by the hypervisor and by other processes.
+        Shares of the time of its CPUs that were taken by the hypervisor and by other processes.
     throttled : float
         Share of the periods of a CPU quota in which it was used up.
     probes : list of ProbeSeconds
