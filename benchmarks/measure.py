@@ -34,7 +34,7 @@ from benchmarks.measuring.ranks import Rank, cpus_of_rank, create_meetings, join
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.same_work import DoneWork, check_same_work
 from benchmarks.measuring.sample import Recipe, Sample, take_sample
-from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
+from benchmarks.measuring.server import Answer, OpenSession, Request, every_answer
 from benchmarks.measuring.values import JsonValues, from_json, to_json
 from benchmarks.servers import import_everything, start_server
 from benchmarks.user_loaders import open_loader
@@ -198,7 +198,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
         rank = None if asked["rank"] is None else Rank.from_json(asked["rank"])
         return measure_cell(from_json(Cell, asked["cell"]), conditions, rank).to_json()
 
-    return {}, one_answer(answer)
+    return {}, every_answer(answer)
 
 
 @contextmanager

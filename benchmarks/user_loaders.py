@@ -15,7 +15,7 @@ import etl
 from benchmarks.cells import STRATEGIES_VARIABLE, Cell
 from benchmarks.measuring.page_cache import read_into_page_cache
 from benchmarks.measuring.processes import MeasurementError
-from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
+from benchmarks.measuring.server import Answer, OpenSession, Request, every_answer
 from benchmarks.servers import ROOT, import_everything, start_server
 from benchmarks.workload import SEED, Data, PreparedLoader, make_pipeline, open_source, unsupported_reason
 
@@ -41,7 +41,7 @@ def find(request: Request) -> tuple[Answer, OpenSession]:
     """Find the functions in `request`. There are no sessions."""
     for function in request["functions"]:
         find_function(function)
-    return {}, one_answer(lambda _: {})
+    return {}, every_answer(lambda _: {})
 
 
 def find_function(name: str) -> Callable[..., Any]:
@@ -88,7 +88,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     os.sched_setaffinity(0, request["cpus"])
     import_everything()
     data = Data.from_json(request["data"])
-    return {}, one_answer(lambda asked: _prepare(asked["strategy"], data).to_json())
+    return {}, every_answer(lambda asked: _prepare(asked["strategy"], data).to_json())
 
 
 def _prepare(strategy: str, data: Data) -> PreparedLoader:

@@ -29,7 +29,7 @@ from benchmarks.measure import CellConditions, cpus_of_cells, loading_of
 from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.layout import draw_hash_seed
 from benchmarks.measuring.sample import Recipe, take_sample
-from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
+from benchmarks.measuring.server import Answer, OpenSession, Request, every_answer
 from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import import_everything, start_server
 from benchmarks.studies.study import FOLDER, Plan, as_markdown, print_lines, run_study, study_parser
@@ -119,7 +119,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
         with loading_of(cell, conditions) as (loading, _):
             return {"walls": take_sample(loading, Recipe(epochs=request["epochs"])).walls}
 
-    return {}, one_answer(answer)
+    return {}, every_answer(answer)
 
 
 def components(values: np.ndarray) -> list[float]:

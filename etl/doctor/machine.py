@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from etl.doctor.gpus import Gpus, look_at_gpus
-from etl.doctor.rank import other_ranks
+from etl.doctor.rank import other_ranks, shares_cpus
 from etl.measuring.noise import NoiseWatch
 from etl.runtime.resources import available_cores, available_cpus, cgroup_quota
 
@@ -62,8 +62,8 @@ class Machine:
     watched_seconds : float
         Seconds in which other processes were watched and this process was idle.
     steal, other_processes : float
-        Shares of all CPU time that the hypervisor and other processes took in these seconds. Other ranks of the same
-        training, and their workers, do not count.
+        Shares of the time of the CPUs of this process that the hypervisor and other processes took. Other ranks of
+        the same training, and their workers, do not count.
     busy_processes : tuple of OtherProcess
         The other processes that used a tenth of a CPU or more, the busiest first.
     nvidia_gpus : int
@@ -116,12 +116,14 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
     """Describe the machine, and watch other processes for `seconds`. This process should be idle meanwhile."""
     name, extensions = _cpu()
     ranks = _with_children(other_ranks())
-    used = sum(filter(None, map(_cpu_seconds, ranks)))
+    cpus = os.sched_getaffinity(0)
+    beside = [each for each in ranks if shares_cpus(each, cpus)]
+    used = sum(filter(None, map(_cpu_seconds, beside)))
     started = time.perf_counter()
     with NoiseWatch() as noise:
         busy = _busy_processes(seconds, ranks)
-    used = max(0.0, sum(filter(None, map(_cpu_seconds, ranks))) - used)
-    available = (time.perf_counter() - started) * (os.cpu_count() or 1)
+    used = max(0.0, sum(filter(None, map(_cpu_seconds, beside))) - used)
+    available = (time.perf_counter() - started) * len(cpus)
     return Machine(
         cpus=available_cpus(),
         cores=available_cores(),

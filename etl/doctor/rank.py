@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -33,7 +34,7 @@ def find_rank() -> Rank | None:
     if ranks.is_alone:
         return None
     cpus = affinity_of(os.cpu_count() or 1)
-    overlapping = [each for each in other_ranks() if _shares(each, cpus)]
+    overlapping = [each for each in other_ranks() if shares_cpus(each, cpus)]
     return Rank(ranks.rank, ranks.world_size, tuple(cpus), 1 + len(overlapping))
 
 
@@ -55,7 +56,8 @@ def _is_of_this_training(process: psutil.Process) -> bool:
     return "RANK" in given and all(given.get(name) == os.environ[name] for name in LAUNCHED if name != "RANK")
 
 
-def _shares(process: psutil.Process, cpus: list[int]) -> bool:
+def shares_cpus(process: psutil.Process, cpus: Collection[int]) -> bool:
+    """Return True if a process may use some of these CPUs; False if it has ended."""
     try:
         return not set(process.cpu_affinity()).isdisjoint(cpus)
     except psutil.Error:

@@ -68,6 +68,11 @@ class Access(JsonValues):
     on_device: dict[str, int] = field(default_factory=dict)
     unread: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return self.read + sum(self.on_device.values()) + sum(self.unread.values())
+
 
 def access_of(batch: Any) -> Access:
     """Return how many bytes of `batch` are read by `touch`, waited for on a device, or neither."""

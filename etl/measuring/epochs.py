@@ -155,7 +155,9 @@ class Epochs:
                     read_into_page_cache(files)
                     outside = pages_outside(files)
             return outside
-        self.release()
+        # While this process maps the files, no process can drop their pages from the page cache.
+        self.close()
+        release_pages()
         meeting = self._loading.meeting
         if meeting is not None:
             meeting.wait()  # what another rank still maps cannot be dropped
@@ -168,21 +170,13 @@ class Epochs:
         meeting.wait()
         return misplaced
 
-    def release(self) -> None:
-        """If epochs are cold, close the loader, its store and its workers until `prepare` makes a new one.
-
-        While this process maps the files, no process can drop their pages from the page cache.
-        """
-        if self._loading.is_cold:
-            self.close()
-            release_pages()
-
     def close(self) -> None:
         """Close the loader, or drop it if it has no `close`."""
         self._abandon()
         loader, self.loader = self.loader, ()
         close_loader(loader)
-        is_left = weakref.ref(loader) if self._loading.can_rewind else lambda: True
+        # After an error, there may be none: it was closed, and another one could not be made.
+        is_left = weakref.ref(loader) if self._loading.can_rewind and loader != () else lambda: True
         del loader
         if is_left():
             gc.collect()  # a loader in a reference cycle may end its workers only now

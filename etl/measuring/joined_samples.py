@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -51,7 +50,6 @@ def join_samples(samples: Sequence[AnySample], are_together: bool | None = None)
     walls = np.array([each.epoch.wall.total for each in samples])
     slowest = int(np.argmin(waits.sum(axis=1)) if are_together else np.argmax(walls))
     straggler = samples[slowest]
-    cpu_seconds = [each.cpu_seconds for each in samples]
     alone = [each.etl_alone for each in samples if each.etl_alone is not None]
     first = straggler.epoch.start_up
     epoch, at_end = straggler.epoch, float(walls.max() - walls[slowest])
@@ -64,9 +62,9 @@ def join_samples(samples: Sequence[AnySample], are_together: bool | None = None)
             compute=replace(epoch.compute, rest=epoch.compute.rest + at_end),
         ),
         etl_alone=max(alone, key=lambda each: each.total) if alone else None,
-        cpu_seconds=sum(cpu_seconds),
+        cpu_seconds=sum(each.cpu_seconds for each in samples),
         read_nbytes=sum(each.read_nbytes for each in samples),
-        other_processes=_share_of_others(straggler, sum(cpu_seconds) - straggler.cpu_seconds),
+        other_processes=_share_of_others(straggler, samples),
         throttled=max(each.throttled for each in samples),
         # Ranks take their probes at the same time, so the quickest of them was disturbed least by the others.
         probes=[quickest(each) for each in zip(*(sample.probes for sample in samples), strict=True)],
@@ -103,6 +101,7 @@ def _end_together(began: np.ndarray, done: np.ndarray) -> bool:
     return bool(have_begun and np.ptp(done, axis=0).mean() < np.ptp(began, axis=0).mean())
 
 
-def _share_of_others(sample: Sample, seconds: float) -> float:
-    """Return the share of CPU time that other processes used, without `seconds` of the other ranks."""
-    return max(0.0, sample.other_processes - seconds / (sample.epoch.wall.total * (os.cpu_count() or 1)))
+def _share_of_others(sample: Sample, ranks: Sequence[Sample]) -> float:
+    """Return the share of its CPUs' time that other processes used, without the other ranks that share them."""
+    beside = [each.cpu_seconds for each in ranks if each is not sample and set(each.affinity) & set(sample.affinity)]
+    return max(0.0, sample.other_processes - sum(beside) / (sample.epoch.wall.total * len(sample.affinity)))

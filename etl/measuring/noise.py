@@ -7,7 +7,7 @@ import mmap
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -64,7 +64,7 @@ MAX_RETAKEN_SHARE = 0.2
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Times of all CPUs together since the system started, in seconds.
+    """Times of some CPUs together since the system started, in seconds.
 
     Attributes
     ----------
@@ -82,16 +82,16 @@ class CpuTimes:
 
 
 class NoiseWatch:
-    """A context manager that measures how the CPUs were shared during the block.
+    """A context manager that measures how the CPUs that this process may use were shared during the block.
 
     Attributes
     ----------
     own_seconds : float
         CPU seconds of this process and its children.
     steal : float
-        The share of the time of all CPUs that the hypervisor took.
+        The share of the time of these CPUs that the hypervisor took.
     other_processes : float
-        The share of the time of all CPUs that other processes used.
+        The share of it that other processes used.
     throttled : float
         As of `ThrottleWatch`.
     """
@@ -104,11 +104,12 @@ class NoiseWatch:
 
     def __enter__(self) -> Self:
         self._throttling = ThrottleWatch().__enter__()
-        self._system, self._own = cpu_times(), cpu_seconds()
+        self._cpus = os.sched_getaffinity(0)
+        self._system, self._own = cpu_times(self._cpus), cpu_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
-        system, own = cpu_times(), cpu_seconds()
+        system, own = cpu_times(self._cpus), cpu_seconds()
         self._throttling.__exit__()
         self.throttled = self._throttling.throttled
         self.own_seconds = own - self._own
@@ -165,11 +166,18 @@ def _quota_periods() -> dict[Path, tuple[int, int]]:
     return found
 
 
-def cpu_times() -> CpuTimes:
-    """Return the first line of /proc/stat (proc(5)) in seconds."""
-    ticks = [int(each) for each in STAT.read_text().partition("\n")[0].split()[1:]]
+def cpu_times(cpus: Collection[int]) -> CpuTimes:
+    """Return the times of these CPUs in seconds, according to /proc/stat (proc(5)).
+
+    They are those of all CPUs if it does not list these: some containers show their own CPUs under other numbers.
+    """
+    every, *lines = STAT.read_text().splitlines()
+    names = {f"cpu{each}" for each in cpus}
+    listed = [line for line in lines if line.partition(" ")[0] in names]
+    chosen = listed if len(listed) == len(names) else [every]
+    ticks = zip(*(map(int, line.split()[1:9]) for line in chosen), strict=True)
     user, nice, system, idle, waiting, hardware, software, steal = (
-        each / os.sysconf("SC_CLK_TCK") for each in ticks[:8]
+        sum(each) / os.sysconf("SC_CLK_TCK") for each in ticks
     )
     busy = user + nice + system + hardware + software
     return CpuTimes(busy + idle + waiting + steal, steal, busy)

@@ -12,7 +12,9 @@ FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<
 LIBRARY = re.compile(r"/lib(64)?/python\d|/(site|dist)-packages/")
 # Code without a file, such as importlib's; that of a notebook or an interactive session is the user's.
 NO_FILE = re.compile(r"<(?!ipython|stdin)")
-THIS_PACKAGE = f"{Path(__file__).parents[1]}/"
+THIS_PACKAGE = Path(__file__).parents[1]
+# In a checkout, presave is not an installed package either.
+OWN_FOLDERS = (f"{THIS_PACKAGE}/", f"{THIS_PACKAGE.with_name('presave')}/")
 TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -58,5 +60,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_users(file: str) -> bool:
-    """Return True if `file` belongs neither to a library nor to this package."""
-    return not (LIBRARY.search(file) or NO_FILE.match(file) or file.startswith(THIS_PACKAGE))
+    """Return True if `file` belongs neither to a library nor to this package or presave."""
+    return not (LIBRARY.search(file) or NO_FILE.match(file) or file.startswith(OWN_FOLDERS))

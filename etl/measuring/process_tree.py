@@ -56,6 +56,8 @@ class PeakMemory:
     """
 
     def __init__(self) -> None:
+        for file, name in (("status", "RssAnon"), ("smaps_rollup", "Pss_Shmem")):
+            _value(file, name)  # an error now, or each sample would leave out what the kernel does not tell
         self.nbytes = 0
         self._mapped_nbytes = 0
         self._file_pages: dict[int, int] = {}
@@ -105,10 +107,7 @@ class PeakMemory:
 
 def peak_resident_nbytes() -> int:
     """Return the most bytes of memory that this process has had since its program was started."""
-    status = _values("/proc/self/status")
-    if "VmHWM" not in status:
-        raise RuntimeError("/proc/self/status has no VmHWM; measuring needs Linux 5.4 or later")
-    return status["VmHWM"] * 1024  # getrusage counts what was there before that, too
+    return _value("status", "VmHWM") * 1024  # getrusage counts what was there before that, too
 
 
 def cpu_seconds() -> float:
@@ -134,7 +133,7 @@ def read_nbytes() -> int:
 
 def children_nbytes() -> int:
     """Return the resident bytes that the children of this process have besides its own, shared memory counted once."""
-    own = _values("/proc/self/status")["RssShmem"] - _values("/proc/self/smaps_rollup")["Pss_Shmem"]
+    own = _value("status", "RssShmem") - _value("smaps_rollup", "Pss_Shmem")
     total = -own * 1024
     for child in _children():
         with contextlib.suppress(psutil.NoSuchProcess):  # it ended after it was listed
@@ -242,6 +241,18 @@ def command_of(process: psutil.Process) -> str:
 
 def _children() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
+
+
+def _value(file: str, name: str) -> int:
+    """Return a number in a file of /proc/self; raise `RuntimeError` if this kernel does not tell it."""
+    values: dict[str, int] = {}
+    with contextlib.suppress(FileNotFoundError):
+        values = _values(f"/proc/self/{file}")
+    if name not in values:
+        raise RuntimeError(
+            f"/proc/self/{file} has no {name}; measuring needs Linux 5.4 or later with CONFIG_PROC_PAGE_MONITOR"
+        )
+    return values[name]
 
 
 def _values(file: str) -> dict[str, int]:

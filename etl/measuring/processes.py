@@ -39,7 +39,7 @@ ENDING_SECONDS = 10.0
 LOOK_SECONDS = 0.5
 # Time to write a stack, to be killed, and to remove the shared memory of killed processes.
 STACK_SECONDS, KILL_SECONDS, CLEANING_SECONDS = 3.0, 5.0, 2.0
-SIGNALS = {
+SIGNALS: Mapping[int, str] = {
     signal.SIGKILL: " (out of memory?)",
     signal.SIGSEGV: " (segmentation fault)",
     signal.SIGBUS: " (no space left in /dev/shm?)",
@@ -202,7 +202,11 @@ class Server:
         line = self._answers.readline()
         if not line.endswith(b"\n"):
             raise self._ended()
-        message: Answer = json.loads(line)
+        try:
+            message: Answer = json.loads(line)
+        except json.JSONDecodeError:  # a session was killed while it answered: that it has ended follows on the half
+            _, start, rest = line.rpartition(b'{"instruments"')
+            message = json.loads(start + rest)
         used = Instruments.from_json(message["instruments"]) if "instruments" in message else "another commit"
         if used != current_instruments():
             raise MeasurementError(
@@ -308,5 +312,5 @@ def _kill_all(processes: Iterable[psutil.Process]) -> None:
 
 def _describe_exit(code: int) -> str:
     if code < 0:
-        return f"was killed by signal {-code}{SIGNALS.get(signal.Signals(-code), '')}"
+        return f"was killed by signal {-code}{SIGNALS.get(-code, '')}"
     return f"ended with exit code {code}"

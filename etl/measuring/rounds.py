@@ -17,13 +17,6 @@ from .values import JsonValues
 Variant = TypeVar("Variant", bound=Hashable)
 Sample = TypeVar("Sample")
 
-SEED_BITS = 32
-
-
-def draw_seed() -> int:
-    """Return a seed for `balanced_order` that is another one each time."""
-    return secrets.randbits(SEED_BITS)
-
 
 def balanced_order(count: int, number: int, seed: int) -> list[int]:
     """Return the order in which `count` arms are measured in a round, as their indices.
@@ -120,7 +113,7 @@ class Rounds(Generic[Variant, Sample]):
         self._progress = progress or _do_nothing
         self._on_failure = on_failure or _do_nothing
         self._note = note or _do_nothing
-        self.seed = draw_seed() if seed is None else seed
+        self.seed = secrets.randbits(32) if seed is None else seed
         self.samples: dict[Variant, dict[int, Sample]] = {each: dict((taken or {}).get(each, {})) for each in variants}
         self.places: dict[Variant, dict[int, SamplePlace]] = {each: {} for each in self.samples}
         self.failed: dict[Variant, str] = {}

@@ -21,7 +21,6 @@ from .waiting import BusyThreads, WaitTimes, WaitWatch
 
 # Steps before anything is timed, so that allocators and thread pools of compute are as in the middle of an epoch.
 WARM_UP_STEPS = 1
-MIN_STEPS = 1
 TIMELINE_BATCHES = 8
 HARNESS_BATCHES = 50
 # If shapes may differ between batches, compute alone is timed on the first batches that fit in this.
@@ -136,7 +135,7 @@ class Sample(JsonValues):
     peak_memory : int
         Peak memory in bytes, of the process and its workers together, in batches that were not timed.
     steal, other_processes : float
-        Shares of all CPU time that were taken by the hypervisor and by other processes.
+        Shares of the time of its CPUs that were taken by the hypervisor and by other processes.
     throttled : float
         Share of the periods of a CPU quota in which it was used up.
     probes : list of ProbeSeconds
@@ -267,6 +266,7 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
                     timed.append(run_epoch(epochs, compute.step, waits, recipe.start_up))
             read = read_nbytes() - read
         last = timed[-1]
+        transfer = _transfer(compute, last.start_up)  # now, since every step from here on replaces what is known of it
         # Pages that are missing now say nothing about these epochs: the kernel may drop pages of any file at any time.
         affinity, threads = sorted(os.sched_getaffinity(0)), _compute_threads()
     # The loader is closed, so nothing else runs beside compute, or beside a probe.
@@ -297,7 +297,7 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
         etl_cpu_seconds=etl_cpu,
         cached_alone=cached,
         loading_waits=waits.times(computing.names),
-        transfer=_transfer(compute, last.start_up),
+        transfer=transfer,
         walls=[each.wall.total for each in timed],
     )
 
@@ -310,7 +310,7 @@ def first_copies(loading: MeasuredLoader, has_one_layout: bool = False) -> list[
         batches = iter(epochs)
         for batch in batches:
             copies.append(copy_of(batch))
-            room -= access_of(batch).read
+            room -= access_of(batch).nbytes
             if room < 0 or has_one_layout or (len(copies) > 1 and layout_of(copies[0]) == layout_of(copies[1])):
                 break
         close_loader(batches)
@@ -342,10 +342,10 @@ def _compute_alone(step: Step, resident: Sequence[Any], loading: MeasuredLoader,
     """Return the mean seconds of a step on batches in memory. All ranks take equally many steps."""
     meeting = loading.meeting
     if meeting is None:
-        return seconds_of_step(step, resident, seconds, MIN_STEPS)
+        return seconds_of_step(step, resident, seconds)
     chosen = resident[: int(min(meeting.gather(len(resident))))]
     one = max(meeting.gather(seconds_of_step(step, chosen, 0.0)))
-    return seconds_of_step(step, chosen, 0.0, max(MIN_STEPS, math.ceil(seconds / one)))
+    return seconds_of_step(step, chosen, 0.0, max(1, math.ceil(seconds / one)))
 
 
 def _transfer(compute: Compute, start_up: int) -> Split | None:

@@ -86,23 +86,14 @@ class Failure(JsonValues):
         return cls(type(error).__name__, message, trace, isinstance(error, INPUT_ERRORS), time.monotonic())
 
 
-def one_answer(answer: Turn) -> OpenSession:
-    """Return a function that opens sessions of a single request, which `answer` answers."""
-    return every_answer(answer, _refuse)
-
-
-def every_answer(answer: Turn, further: Turn | None = None) -> OpenSession:
-    """Return a function that opens sessions of many requests: `answer` answers each, or `further` all but the first."""
+def every_answer(answer: Turn) -> OpenSession:
+    """Return a function that opens sessions whose requests, the first one included, are all answered by `answer`."""
 
     @contextmanager
     def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
-        yield answer(request), further or answer
+        yield answer(request), answer
 
     return open_session
-
-
-def _refuse(request: Request) -> Answer:
-    raise ValueError(f"a session of one request cannot answer another, {request}")
 
 
 def main() -> None:

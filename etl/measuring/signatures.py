@@ -50,16 +50,17 @@ def labels_of(batch: Any) -> np.ndarray | None:
     for field in fields_of(batch):
         library = library_of(field)
         rows = [leaves_in(item) for item in field] if library is None else [[row] for row in library.to_host(field)]
-        single = [[int(np.asarray(leaf).item()) for leaf in row if _is_single_integer(leaf)] for row in rows]
+        single = [[number for leaf in row if (number := _single_integer(leaf)) is not None] for row in rows]
         if single and all(len(each) == 1 for each in single):
             found.append(np.array([number % 2**64 for (number,) in single], np.uint64).view(np.int64))
     return found[0] if len(found) == 1 else None
 
 
-def _is_single_integer(leaf: Any) -> bool:
+def _single_integer(leaf: Any) -> int | None:
+    """Return the number in `leaf` if that is a single integer, whatever holds it."""
     library = library_of(leaf)
     array = np.asarray(leaf) if library is None else library.to_host(leaf)
-    return array.size == 1 and array.dtype.kind in "iu"
+    return int(array.item()) if array.size == 1 and array.dtype.kind in "iu" else None
 
 
 def _arrays_by_record(field: Sequence[Any]) -> list[np.ndarray]:

@@ -54,12 +54,6 @@ class Interval:
         """The factor from the low end to the high end; infinite if there is no interval."""
         return math.inf if self.low is None or self.high is None else self.high / self.low
 
-    @property
-    def inverse(self) -> Interval:
-        """The ratio the other way round."""
-        low, high = (None if each is None else 1 / each for each in (self.high, self.low))
-        return Interval(1 / self.estimate, low, high, self.count)
-
     def outcome(self, margin: float = 0.0) -> Outcome:
         """Return whether B is slower or faster by more than `margin`, the same within it, or neither is shown.
 

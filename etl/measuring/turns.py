@@ -13,6 +13,7 @@ from .values import JsonValues
 
 # `seconds_of` reads twice how long the thread has waited. Both readings together usually take a tenth of this.
 MAX_READING_SECONDS = 0.0005
+MAX_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ def seconds_of(run: Callable[[], object], is_one_thread: bool) -> float:
     """Return the seconds that `run` takes, without the time in which another thread or process had the CPU.
 
     If `run` works with several threads, the time is not reduced, since the CPU may have been used by one of them. `run`
-    is called again if the reading of the waiting time was itself interrupted.
+    is called again if the reading of the waiting time was itself interrupted; it is a `RuntimeError` if it always is.
     """
-    while True:
+    for _ in range(MAX_TRIES):
         started = time.perf_counter()
         waited = _waited_seconds()
         began = time.perf_counter()
@@ -54,6 +55,10 @@ def seconds_of(run: Callable[[], object], is_one_thread: bool) -> float:
         # A wait during a reading is included in `waited` but not in `wall`.
         if outside < MAX_READING_SECONDS and waited < wall:
             return wall - waited
+    raise RuntimeError(
+        f"reading /proc/thread-self/schedstat was interrupted, or took more than {MAX_READING_SECONDS * 1e3:g} ms, "
+        f"{MAX_TRIES} times in a row, so the time without the CPU is unknown: end other programs, and measure again"
+    )
 
 
 def settle_on(cpus: Sequence[int]) -> None:

@@ -16,6 +16,7 @@ import contextlib
 import os
 import re
 import time
+import weakref
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,20 +128,16 @@ class WaitWatch:
         if self._loop is None:
             return
         self._seconds += time.perf_counter()
-        watched = [self._loop, *self._others]
+        watched = {each.name for each in (self._loop, *self._others)}
         used: dict[str, float] = {}
         try:
             used = _growth(self._before, _cpu_times())
         except OSError:
             self._is_unknown = True
-        self._unseen = {name: seconds for name, seconds in used.items() if name not in {each.name for each in watched}}
+        self._unseen = {name: seconds for name, seconds in used.items() if name not in watched}
         # Threads that have ended are in the time of the process only.
         own = sum(seconds for name, seconds in used.items() if name.startswith(f"{os.getpid()}/"))
         self._unseen[_ENDED] = max(0.0, time.process_time() - self._process - own)
-        for task in watched:
-            task.close()
-        if self._pressure is not None:
-            os.close(self._pressure)
 
     def begin(self) -> bool:
         """Begin to wait for a batch; return False if `end` would do nothing."""
@@ -211,14 +208,10 @@ class WaitWatch:
                 with contextlib.suppress(OSError):  # it has ended
                     self._others.append(Task(name))
         if len(self._others) > 1:
-            with contextlib.suppress(OSError):  # a kernel without it
-                file = os.open(PROC / "pressure/io", os.O_RDONLY)
-                try:
-                    _seconds_of_pressure(file)
-                except OSError:  # it is switched off
-                    os.close(file)
-                else:
-                    self._pressure = file
+            with contextlib.suppress(OSError):  # a kernel without it, or it is switched off
+                file = _open_for(self, PROC / "pressure/io")
+                _seconds_of_pressure(file)
+                self._pressure = file
 
 
 class BusyThreads:
@@ -251,7 +244,7 @@ class Task:
         self.name = name
         self.used = self.queued = 0.0
         self._last = (0, 0)
-        self._file = os.open(PROC / name / "schedstat", os.O_RDONLY)
+        self._file = _open_for(self, PROC / name / "schedstat")
         self._began = self.times = self._read()
 
     def begin(self) -> None:
@@ -262,9 +255,6 @@ class Task:
         self.used += (used - self._began[0]) / 1e9
         self.queued += (queued - self._began[1]) / 1e9
 
-    def close(self) -> None:
-        os.close(self._file)
-
     def _read(self) -> tuple[int, int]:
         try:
             used, queued, _ = os.pread(self._file, LINE_NBYTES, 0).split()
@@ -272,6 +262,13 @@ class Task:
             return self._last
         self._last = int(used), int(queued)
         return self._last
+
+
+def _open_for(owner: object, path: Path) -> int:
+    """Open a file to read, and close it when `owner` goes: a loop that is left early tells nobody that it has ended."""
+    file = os.open(path, os.O_RDONLY)
+    weakref.finalize(owner, os.close, file).atexit = False
+    return file
 
 
 def _cpu_times() -> dict[str, int]:

@@ -32,14 +32,14 @@ def available_cpus() -> int:
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
 
 
-def available_cores(topology: Path = CPU_TOPOLOGY) -> int | None:
+def available_cores() -> int | None:
     """Return how many physical cores this process may use; None if the system does not say.
 
     Logical CPUs that share a core (SMT, hyper-threading) count once. A quota of the control group limits the number.
     """
     try:
         cores = {
-            (topology / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+            (CPU_TOPOLOGY / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
             for cpu in os.sched_getaffinity(0)
         }
     except (OSError, AttributeError):
@@ -52,11 +52,10 @@ def affinity_of(count: int) -> list[int]:
     return sorted(os.sched_getaffinity(0))[:count]
 
 
-def cgroup_quota(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "cpu", own: Path = OWN_GROUP) -> float | None:
+def cgroup_quota() -> float | None:
     """Return the CPUs that the control groups around this process allow; None if none of them sets a limit."""
-    group_2, group_1 = own_groups("cpu", own)
-    quotas = [_quota_2(root_2 / each) for each in with_parents(group_2)]
-    quotas += [_quota_1(root_1 / each) for each in with_parents(group_1)]
+    groups_2, groups_1 = _groups("cpu")
+    quotas = [*map(_quota_2, groups_2), *map(_quota_1, groups_1)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
@@ -72,43 +71,40 @@ def available_nbytes() -> int:
 
 def usable_nbytes() -> int:
     """Return how many bytes this process may use in all: those of the machine, or of its container if that has less."""
-    group_2, group_1 = own_groups("memory", OWN_GROUP)
-    limits = [_limit(CGROUPS / each / _MEMORY_FILES_2[0]) for each in with_parents(group_2)]
-    limits += [_limit(CGROUPS / "memory" / each / _MEMORY_FILES_1[0]) for each in with_parents(group_1)]
+    groups_2, groups_1 = _groups("memory")
+    limits = [_limit(each / _MEMORY_FILES_2[0]) for each in groups_2]
+    limits += [_limit(each / _MEMORY_FILES_1[0]) for each in groups_1]
     return min([psutil.virtual_memory().total, *(limit for limit in limits if limit is not None)])
 
 
-def cgroup_nbytes_left(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "memory", own: Path = OWN_GROUP) -> int | None:
+def cgroup_nbytes_left() -> int | None:
     """Return the bytes that the control groups around this process have left; None if none of them sets a limit."""
-    group_2, group_1 = own_groups("memory", own)
-    left = [_nbytes_left(root_2 / each, _MEMORY_FILES_2) for each in with_parents(group_2)]
-    left += [_nbytes_left(root_1 / each, _MEMORY_FILES_1) for each in with_parents(group_1)]
+    groups_2, groups_1 = _groups("memory")
+    left = [_nbytes_left(each, _MEMORY_FILES_2) for each in groups_2]
+    left += [_nbytes_left(each, _MEMORY_FILES_1) for each in groups_1]
     return min((nbytes for nbytes in left if nbytes is not None), default=None)
 
 
-def own_groups(controller: str, own: Path) -> tuple[Path, Path]:
-    """Return this process's group in version 2, and in version 1's `controller`, as paths below their roots.
+def _groups(controller: str) -> list[list[Path]]:
+    """Return the folders of this process's control group and of those around it, whose limits apply, too.
 
-    `own` has lines of `hierarchy:controllers:/path`. A group that it does not list is the root itself, as is often the
-    case in a container.
+    First those of version 2, then those of `controller` in version 1. `OWN_GROUP` has lines of
+    `hierarchy:controllers:/path`. A group that it does not list is the root itself, as is often the case in a
+    container.
     """
-    groups = {"": Path(), controller: Path()}
+    own = {"": Path(), controller: Path()}
     try:
-        lines = own.read_text().splitlines()
+        lines = OWN_GROUP.read_text().splitlines()
     except OSError:
         lines = []
     for line in lines:
         _, _, found = line.partition(":")
         controllers, _, path = found.partition(":")
         for name in controllers.split(","):
-            if name in groups:
-                groups[name] = Path(path.lstrip("/"))
-    return groups[""], groups[controller]
-
-
-def with_parents(group: Path) -> list[Path]:
-    """Return `group` and the groups around it, whose limits apply to it, too."""
-    return [group, *group.parents]
+            if name in own:
+                own[name] = Path(path.lstrip("/"))
+    roots = {"": CGROUPS, controller: CGROUPS / controller}
+    return [[roots[name] / each for each in (group, *group.parents)] for name, group in own.items()]
 
 
 def _limit(file: Path) -> int | None:

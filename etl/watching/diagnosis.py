@@ -54,8 +54,8 @@ class Diagnosis:
     start_seconds : float
         Wait for the first batch of all.
     cause : str
-        "too few workers", "storage", "Python code", "copies", "starts of epochs", "slow records", "a slow rank",
-        "memory", "unknown", or "" if the loop does not wait.
+        "too few workers", "storage", "Python code", "copies", "starts of epochs", "slow records", "memory", "unknown",
+        or "" if the loop does not wait.
     why : str
         The cause in a sentence, with what was measured.
     remedy : str

@@ -102,7 +102,11 @@ def _prepared(script: Script) -> Callable[[], object]:
     sys.argv = [script.target, *script.arguments]
     if script.is_module:
         sys.path[0] = str(Path.cwd())
-        if importlib.util.find_spec(script.target) is None:
+        try:
+            spec = importlib.util.find_spec(script.target)
+        except ImportError as error:  # of the package around it
+            raise ValueError(f"module {script.target!r} cannot be found: {error}") from error
+        if spec is None:
             raise ValueError(f"there is no module {script.target!r}")
         return lambda: runpy.run_module(script.target, run_name="__main__", alter_sys=True)
     path = Path(script.target).absolute()

@@ -6,13 +6,18 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from etl.watching.stacks import BOUNDARIES, MemoryWatch, WorkerReports, note_places, start_sampling
 from etl.watching.times import LoopClock, LoopTimes
 
 SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size", "threads", "processes")
+# Loaders of one class are told apart by the classes of these parts, their length and their settings.
+PARTS = ("dataset", "records", "sampler")
 
 
 class Session:
@@ -20,10 +25,10 @@ class Session:
 
     def __init__(self, before: Callable[[LoopTimes, float | None], None] | None = None) -> None:
         self.clock = LoopClock(before)
-        self.loops: list[LoopTimes] = []  # one for each loader
+        self.loops: list[LoopTimes] = []  # one for each loader, with those that it replaces
         self.memory = MemoryWatch()
         self.reports = WorkerReports()
-        self._times: dict[Any, LoopTimes] = {}
+        self._loaders: list[_Loader] = []
         self._ended = threading.Event()
         self._owner = os.getpid()
         self._began: float | None = None
@@ -55,22 +60,26 @@ class Session:
             self.reports.read(times)
 
     def times_of(self, loader: Any) -> LoopTimes:
-        """Return the times of the loops over a loader."""
-        settings = {name: value for name in SETTINGS if (value := getattr(loader, name, None)) is not None}
-        dataset = getattr(loader, "dataset", loader)
-        key: Any = id(loader)
-        if dataset is not loader:  # a script may make both for each epoch
-            length = None
-            with contextlib.suppress(Exception):  # a user's data set may raise anything
-                length = len(dataset)
-            key = type(dataset), length, type(getattr(loader, "sampler", None)), tuple(settings.values())
+        """Return the times of the loops over a loader, and over those that it replaces."""
         if self._began is None:
             self._began = time.perf_counter()
-        if key not in self._times:
-            inner = "" if dataset is loader else f" of {type(dataset).__name__}"
-            self._times[key] = LoopTimes(f"{type(loader).__name__}{inner}", settings)
-            self.loops.append(self._times[key])
-        return self._times[key]
+        found = next((each for each in self._loaders if each.last() is loader), None)
+        if found is None:
+            settings = {name: value for name in SETTINGS if isinstance(value := _told(getattr, loader, name), Integral)}
+            dataset = _told(getattr, loader, "dataset")
+            length = _told(len, loader if dataset is None else dataset)
+            kind = type(loader), length, *(type(_told(getattr, loader, name)) for name in PARTS), *settings.items()
+            last = _told(weakref.ref, loader) or (lambda: loader)  # a list has no weak reference
+            # An iterator may be one of two alike until it is gone. Trainers keep the DataLoaders that they replace.
+            alike = (each for each in self._loaders if each.kind == kind)
+            found = next((each for each in alike if dataset is not None or each.last() is None), None)
+            if found is None:
+                inner = "" if dataset is None else f" of {type(dataset).__name__}"
+                found = _Loader(kind, LoopTimes(f"{type(loader).__name__}{inner}", settings), last)
+                self._loaders.append(found)
+                self.loops.append(found.times)
+            found.last = last
+        return found.times
 
     def epoch(self, loader: Any, iterate: Callable[[Any], Iterator[Any]] = iter, owner: object = None) -> Iterator[Any]:
         """Return the batches of an epoch, which `iterate(loader)` begins; `owner` lives as long as they do."""
@@ -79,6 +88,23 @@ class Session:
         times = self.times_of(loader)
         with self.reports.of(loader, times):
             return _Epoch(self, times, lambda: iterate(loader), owner)
+
+
+@dataclass(slots=True)
+class _Loader:
+    """The last of the loaders that a script makes one after another for the same loop, and the times of all."""
+
+    kind: tuple[Any, ...]
+    times: LoopTimes
+    # Returns the last one; None if it is gone.
+    last: Callable[[], Any]
+
+
+def _told(ask: Callable[..., Any], *of: Any) -> Any:
+    """Return `ask(*of)`, or None if that fails: a user's loader may raise anything when it is looked at."""
+    with contextlib.suppress(Exception):
+        return ask(*of)
+    return None
 
 
 class _Epoch(Iterator[Any]):

@@ -32,14 +32,9 @@ WAITING_FILES = (
     *("/multiprocessing/synchronize.py", "/multiprocessing/popen_fork.py", "/concurrent/futures/thread.py"),
     *("/concurrent/futures/_base.py", "/prefetch/prefetcher.py", "/presave/interrupts.py"),
 )
-PRESAVE = f"{Path(__file__).parents[2] / 'presave'}{os.sep}"
 # Functions below which loading begins: what called them is the loop.
 BOUNDARIES: set[CodeType] = set()
-
-
-@lru_cache(maxsize=4096)
-def _is_of_user(file: str) -> bool:
-    return is_users(file) and not file.startswith(PRESAVE)
+_is_of_user = lru_cache(maxsize=4096)(is_users)
 
 
 def find_place(innermost: FrameType | None) -> Place | None:
@@ -88,9 +83,10 @@ def note_places(activities: Mapping[int, Activity], frames: Mapping[int, FrameTy
         times, waits, frame = activity.times, activity.waits, frames.get(thread)
         place = find_place(frame)
         if not waits:
-            times.step_samples += 1
-            if place is not None and frame is not None and _is_of_user(frame.f_code.co_filename):
-                times.stepping[place] += 1
+            if frame is not None and times.is_in_step:  # not between epochs, nor of a thread that has ended
+                times.step_samples += 1
+                if place is not None and _is_of_user(frame.f_code.co_filename):
+                    times.stepping[place] += 1
         elif place is not None:
             times.loading[place] += 1
             times.loads_here += 1
@@ -141,21 +137,24 @@ class WorkerReports:
     @contextlib.contextmanager
     def of(self, loader: Any, times: LoopTimes) -> Iterator[None]:
         """Let the workers report that a torch DataLoader starts in the block."""
-        if not getattr(loader, "num_workers", 0) or not hasattr(loader, "worker_init_fn"):
-            yield
-            return
-        self._folder = self._folder or tempfile.mkdtemp(prefix="etl-watch-")
-        of_user = loader.worker_init_fn
-        loader.worker_init_fn = partial(report_worker, f"{self._folder}/{id(times)}", of_user)
+        torch_data = sys.modules.get("torch.utils.data")
+        of_user, is_replaced = None, False
+        with contextlib.suppress(Exception):  # the disk is full, or a subclass does not let its function be replaced
+            if torch_data is not None and isinstance(loader, torch_data.DataLoader) and loader.num_workers:
+                self._folder = self._folder or tempfile.mkdtemp(prefix="etl-watch-")
+                of_user = loader.worker_init_fn
+                loader.worker_init_fn = partial(report_worker, f"{self._folder}/{id(times)}", of_user)
+                is_replaced = True
         try:
             yield
         finally:
-            loader.worker_init_fn = of_user
+            if is_replaced:
+                loader.worker_init_fn = of_user
 
     def read(self, times: LoopTimes) -> None:
         """Add what workers have reported of these loops since the last call."""
         for path in Path(self._folder).glob(f"{id(times)}-*") if self._folder else ():
-            with path.open(errors="replace") as file:
+            with contextlib.suppress(OSError), path.open(errors="replace") as file:  # something has removed it
                 file.seek(self._read.get(path, 0))
                 for line in iter(file.readline, ""):
                     if not line.endswith("\n"):  # it is being written
@@ -176,6 +175,13 @@ class WorkerReports:
 
 def report_worker(prefix: str, of_user: Callable[[int], Any] | None, number: int) -> None:
     """Report to a file what this worker process of a torch DataLoader does, and do what the user's function does."""
+    with contextlib.suppress(Exception):  # the disk is full: the user's worker goes on without reports
+        _start_reports(prefix)
+    if of_user is not None:
+        of_user(number)
+
+
+def _start_reports(prefix: str) -> None:
     from torch.utils.data._utils import fetch, worker
 
     file = os.open(f"{prefix}-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -198,8 +204,6 @@ def report_worker(prefix: str, of_user: Callable[[int], Any] | None, number: int
     for kind in kinds:
         kind.fetch = partialmethod(timed, kind.fetch)
     start_sampling(look, threading.Event())
-    if of_user is not None:
-        of_user(number)
 
 
 def _write(file: int, *fields: object) -> None:

@@ -57,7 +57,7 @@ class Block:
 
 @dataclass(slots=True)
 class LoopTimes:
-    """The loops over one loader, which is called `name`. Times are in seconds."""
+    """The loops over one loader, or over those that replace each other. Times are in seconds."""
 
     name: str
     # Settings of the loader, such as `num_workers`.
@@ -106,6 +106,11 @@ class LoopTimes:
         """True if the next batch is the first of an epoch."""
         return self._starting is not None
 
+    @property
+    def is_in_step(self) -> bool:
+        """True if a batch has come, and the loop has not asked for the next one."""
+        return self._resumed is not None
+
     def note_start(self, seconds: float) -> None:
         """Note that an epoch begins, `seconds` of whose first wait have passed."""
         self._starting, self._resumed = seconds, None
@@ -139,7 +144,7 @@ class LoopTimes:
         else:
             self.starts.append(self._starting + wait)
             self._starting = None
-            with contextlib.suppress(ValueError):  # a structure that etl does not know
+            with contextlib.suppress(Exception):  # a structure that etl does not know
                 self.batch_records = record_count(batch)
         block.count += 1
         self.batches += 1

@@ -60,6 +60,7 @@ class watch:  # noqa: N801 - called like a function, as `enumerate` is
         if frequency is not None:
             listener = PerformanceListener(frequency, report_device=False, output=output, on_report=on_report)
             self._session = Session(_reports_to(listener))
+            weakref.finalize(self, _stop_counting, listener)
         self._session.start()
         self._end: weakref.finalize[..., Any] = weakref.finalize(self, _report, self._session, loader, output)
 
@@ -69,6 +70,9 @@ class watch:  # noqa: N801 - called like a function, as `enumerate` is
     def __len__(self) -> int:
         loader: Any = self._loader
         return len(loader)
+
+    def __bool__(self) -> bool:
+        return bool(self._loader)  # which may have no length
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_loader":  # while it is being copied
@@ -95,6 +99,12 @@ def _report(session: Session, loader: Iterable[Any], output: Callable[[str], Non
     if session.is_here and any(each.batches for each in session.loops):
         found = _diagnosis(session, loader)
         output(found.describe(f"the loop over {found.loader}"))
+
+
+def _stop_counting(listener: PerformanceListener) -> None:
+    """Let a listener count garbage collections no more, without a line on the batches since the last one."""
+    listener.fit_started()
+    listener.fit_ended()
 
 
 def _diagnosis(session: Session, loader: Iterable[Any]) -> Diagnosis:

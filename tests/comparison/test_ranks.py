@@ -185,6 +185,13 @@ def test_the_straggler_is_the_rank_that_the_others_wait_for() -> None:
     assert joined.steps is None
 
 
+@pytest.mark.parametrize(("cpus", "share"), [([1, 2], 0.25), ([2, 3], 0.5)])
+def test_only_ranks_that_share_its_cpus_are_taken_off_what_others_used(cpus: list[int], share: float) -> None:
+    straggler = rank_sample([0.3, 0.3], [0.1, 0.1], [0.0, 0.0])  # on CPUs 0 and 1, for 0.8 s
+    other = replace(rank_sample([0.1, 0.1], [0.1, 0.1], [0.3, 0.7]), affinity=cpus, cpu_seconds=0.4)
+    assert join_samples([other, straggler]).other_processes == pytest.approx(share)
+
+
 def test_ranks_that_do_not_wait_have_no_straggler_but_a_slowest() -> None:
     slow = rank_sample([0.3, 0.3], [0.1, 0.1], [0.0, 0.0])
     fast = rank_sample([0.01, 0.01], [0.01, 0.01], [0.0, 0.0])

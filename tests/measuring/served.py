@@ -36,7 +36,7 @@ def wait_for_others() -> None:
 
 
 def act(request: dict[str, Any]) -> dict[str, Any]:
-    """Raise, die, exit, hang, print, start a thread, register an exit function, or only count."""
+    """Raise, die at once or while answering, exit, hang, print, start a thread, register an exit function, or count."""
     does = request.get("does")
     if does == "raise":
         raise RuntimeError("it is broken")
@@ -44,6 +44,9 @@ def act(request: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("photographs/3.jpg is no image")
     if does == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if does == "die half way":
+        write = os.write
+        vars(os)["write"] = lambda file, data: [write(file, data[:50]), os.kill(os.getpid(), signal.SIGKILL)]
     if does == "exit":
         os._exit(3)
     if does == "hang":

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +45,19 @@ sys.stdin.read()
 TICKS = 4 / os.sysconf("SC_CLK_TCK")
 
 
-def write_stat(path: Path, busy: float, idle: float, steal: float) -> Path:
-    """Write a file such as /proc/stat from seconds."""
+def write_stat(path: Path, busy: float, idle: float, steal: float, lists_cpus: bool = True) -> Path:
+    """Write a file such as /proc/stat from seconds of the CPUs of this process. If it lists them, others are idle."""
+    first, *rest = (f"cpu{each}" for each in sorted(os.sched_getaffinity(0)))
+    times = {"cpu ": (busy, idle, steal)}
+    if lists_cpus:
+        times = {"cpu ": (busy, 10 * idle, steal), first: (busy, idle, steal), **dict.fromkeys(rest, (0.0, 0.0, 0.0))}
     tick = os.sysconf("SC_CLK_TCK")
-    path.write_text(f"cpu  {busy * tick:.0f} 0 0 {idle * tick:.0f} 0 0 0 {steal * tick:.0f} 0 0\ncpu0 1 1 1 1\n")
+    path.write_text(
+        "".join(
+            f"{name} {used * tick:.0f} 0 0 {unused * tick:.0f} 0 0 0 {stolen * tick:.0f} 0 0\n"
+            for name, (used, unused, stolen) in times.items()
+        )
+    )
     return path
 
 
@@ -84,10 +93,19 @@ def test_own_time_is_counted_finer_than_in_ticks() -> None:
     assert watch.own_seconds >= spent * 0.9
 
 
-def test_an_unrelated_process_that_is_busy_counts_as_others() -> None:
+@pytest.fixture
+def one_cpu() -> Iterator[set[int]]:
+    """Bind this thread, and the processes that it starts, to one CPU: the times of each CPU are rounded to ticks."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield {min(before)}
+    os.sched_setaffinity(0, before)
+
+
+def test_an_unrelated_process_that_is_busy_counts_as_others(one_cpu: set[int]) -> None:
     # Its parent ends at once, so that it is no descendant of this process.
     script = '"$0" -c "$1" < "$2" & echo $!'
-    before = cpu_times()
+    before = cpu_times(one_cpu)
     with NoiseWatch() as watch:
         reader, writer = os.pipe()
         fifo = f"/dev/fd/{reader}"
@@ -100,14 +118,17 @@ def test_an_unrelated_process_that_is_busy_counts_as_others() -> None:
         os.close(reader)
     os.kill(pid, signal.SIGKILL)
     os.close(writer)
-    total = cpu_times().total - before.total
+    total = cpu_times(one_cpu).total - before.total
     assert watch.other_processes * total >= BURNT - TICKS
 
 
-def test_stolen_time_is_a_share_of_all_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise, "STAT", write_stat(tmp_path / "stat", busy=100, idle=100, steal=10))
+@pytest.mark.parametrize("lists_cpus", [True, False])
+def test_shares_are_those_of_the_cpus_of_this_process(
+    lists_cpus: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "STAT", write_stat(tmp_path / "stat", 100, 100, 10, lists_cpus))
     with NoiseWatch() as watch:
-        write_stat(tmp_path / "stat", busy=107, idle=110, steal=13)
+        write_stat(tmp_path / "stat", 107, 110, 13, lists_cpus)
     assert watch.steal == pytest.approx(0.15)
     assert watch.other_processes == pytest.approx(0.35, abs=0.01)
 

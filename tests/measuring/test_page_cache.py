@@ -155,6 +155,17 @@ def test_pages_of_own_files_are_reported_even_if_they_are_read_only(file: Path) 
     assert reports_pages(file)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has the rights of other owners")
+def test_pages_of_other_users_files_are_reported_to_root_even_on_a_read_only_mount(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(file, NOBODY, NOBODY)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # as on such a mount
+    assert reports_pages(file)
+    assert drop_from_page_cache([file]) == 0
+    assert pages_outside([file]) == PAGES
+
+
 def test_a_file_that_is_missing_is_an_error_that_names_it(tmp_path: Path) -> None:
     for look in (drop_from_page_cache, read_into_page_cache, pages_outside):
         with pytest.raises(FileNotFoundError, match="missing"):

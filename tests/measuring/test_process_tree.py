@@ -43,6 +43,16 @@ def test_the_memory_of_a_child_is_in_the_peak() -> None:
     assert 100 * MEGABYTE < during.nbytes - before.nbytes < 160 * MEGABYTE
 
 
+@pytest.mark.parametrize("missing", ["status", "smaps_rollup"])
+def test_memory_that_a_kernel_does_not_tell_is_an_error_and_not_left_out(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = process_tree._values
+    monkeypatch.setattr(process_tree, "_values", lambda file: read(file.replace(missing, "missing")))
+    with pytest.raises(RuntimeError, match=f"/proc/self/{missing} has no .*; measuring needs Linux"):
+        PeakMemory()
+
+
 def write_file(path: Path, megabytes: int = SIZE) -> Path:
     """Write random bytes to a file, and return its path."""
     path.write_bytes(os.urandom(MEGABYTE) * megabytes)

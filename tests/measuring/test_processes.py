@@ -82,7 +82,11 @@ def test_output_of_a_session_is_not_an_answer(shared: Server) -> None:
 
 @pytest.mark.parametrize(
     ("does", "reason"),
-    [("die", r"was killed by signal 9 \(out of memory\?\)"), ("exit", "ended with exit code 3")],
+    [
+        ("die", r"was killed by signal 9 \(out of memory\?\)"),
+        ("die half way", r"was killed by signal 9 \(out of memory\?\)"),
+        ("exit", "ended with exit code 3"),
+    ],
 )
 def test_a_session_that_ends_is_an_error_that_says_how_before_what_was_written(
     start: Start, does: str, reason: str

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etl.measuring.clock import Split
-from etl.measuring.epochs import MeasuredLoader
+from etl.measuring.clock import Span, Split
+from etl.measuring.epochs import Epochs, MeasuredLoader
 from etl.measuring.sample import WARM_UP_STEPS, Recipe, Sample, first_copies, take_sample
 from etl.training.compute import Simulated
 from tests.comparison_workloads import make_sample
@@ -85,6 +85,46 @@ def test_batches_of_one_layout_are_represented_by_one_and_others_by_many(shapes:
     loading = MeasuredLoader(lambda: Loader([], shapes), lambda batch: Simulated(0.0, True), [], is_cold=False)
     assert len(first_copies(loading)) == copies
     assert len(first_copies(loading, has_one_layout=True)) == 1
+
+
+class Converted:
+    """An array that only a copy shows, as one on a device."""
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.zeros((4, self._columns))
+
+
+def test_copies_take_as_much_memory_as_they_may_wherever_their_arrays_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading = MeasuredLoader(lambda: map(Converted, range(2, 8)), lambda _: Simulated(0.0, True), [], is_cold=False)
+    monkeypatch.setattr("etl.measuring.sample.RESIDENT_NBYTES", 100)
+    assert len(first_copies(loading)) == 2  # of 64 and 96 bytes
+
+
+def test_the_transfer_is_that_of_the_timed_epoch() -> None:
+    class Copying(Simulated):
+        """A device to which each batch is copied in a second."""
+
+        def finish(self) -> list[Span]:
+            spans = super().finish()
+            self.transfers = [1.0] * len(spans)
+            return spans
+
+    loading = MeasuredLoader(lambda: Loader([]), lambda _: Copying(0.0, True), [], is_cold=False)
+    assert take_sample(loading, Recipe(start_up=2)).transfer == Split(2.0, BATCHES - 2.0)
+
+
+def test_a_loader_that_cannot_be_made_again_is_its_own_error() -> None:
+    class Rewound(Loader):
+        def set_epoch(self, epoch: int) -> None:
+            """Begin again."""
+
+    left = [Rewound([])]
+    loading = MeasuredLoader(left.pop, lambda _: Simulated(0.0, True), [], is_cold=True, can_rewind=True)
+    with pytest.raises(IndexError, match="pop from empty list"), Epochs(loading) as epochs:
+        epochs.prepare()
 
 
 def test_a_loader_without_batches_is_an_error() -> None:

@@ -87,6 +87,28 @@ def test_labels_of_every_integer_dtype_stay_different() -> None:
     np.testing.assert_array_equal(labels_of((IMAGES, -LABELS)), -LABELS)
 
 
+class OnDevice:
+    """A number on a device, of a library that refuses to convert it implicitly, as CuPy does."""
+
+    shape, dtype = (), np.dtype(np.int64)
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise BufferError
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def get(self) -> np.ndarray:
+        return np.array(self._number)
+
+
+def test_labels_may_be_on_a_device() -> None:
+    np.testing.assert_array_equal(labels_of((list(IMAGES), [OnDevice(each) for each in LABELS.tolist()])), LABELS)
+
+
 def test_signatures_of_several_batches_are_joined_even_if_some_are_shorter() -> None:
     joined = join_signatures([np.ones((2, 3), np.float32), np.ones((1, 2), np.float32)])
     np.testing.assert_array_equal(joined, [[1, 1, 1], [1, 1, 1], [1, 1, 0]])

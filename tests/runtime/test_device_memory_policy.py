@@ -224,13 +224,6 @@ def test_the_variable_for_a_process_keeps_the_settings_of_this_one(monkeypatch: 
     assert variables_of("max_split_size_mb:64") == variables_of("default") == {}
 
 
-def test_the_default_needs_no_device() -> None:
-    with DeviceMemoryPolicy() as active:
-        assert not active.audit().is_inert
-    with pytest.raises(RuntimeError, match="is not in force"):
-        active.audit()
-
-
 @pytest.mark.parametrize(
     ("policy", "message"),
     [

@@ -25,11 +25,20 @@ def write(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def quota(folder: Path, own: str | None, files_2: Mapping[str, str], files_1: Mapping[str, str]) -> float | None:
-    own_group = folder / "own"
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the control groups of this process in `groups`, and with their names in `own`."""
+    monkeypatch.setattr(resources, "CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(resources, "OWN_GROUP", tmp_path / "own")
+    return tmp_path
+
+
+def quota(system: Path, own: str | None, files_2: Mapping[str, str], files_1: Mapping[str, str]) -> float | None:
     if own is not None:
-        write(folder, {"own": own})
-    return resources.cgroup_quota(write(folder / "2", files_2), write(folder / "1", files_1), own_group)
+        write(system, {"own": own})
+    write(system / "groups", files_2)
+    write(system / "groups" / "cpu", files_1)
+    return resources.cgroup_quota()
 
 
 @pytest.mark.parametrize(
@@ -49,9 +58,9 @@ def quota(folder: Path, own: str | None, files_2: Mapping[str, str], files_1: Ma
     ],
 )
 def test_the_smallest_quota_of_a_group_and_those_around_it_counts(
-    tmp_path: Path, own: str | None, files: Mapping[str, str], expected: float | None
+    system: Path, own: str | None, files: Mapping[str, str], expected: float | None
 ) -> None:
-    assert quota(tmp_path, own, files, {}) == expected
+    assert quota(system, own, files, {}) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,15 +76,15 @@ def test_the_smallest_quota_of_a_group_and_those_around_it_counts(
     ],
 )
 def test_groups_of_version_1_count_as_well(
-    tmp_path: Path, own: str, files: Mapping[str, str], expected: float | None
+    system: Path, own: str, files: Mapping[str, str], expected: float | None
 ) -> None:
-    assert quota(tmp_path, own, {}, files) == expected
+    assert quota(system, own, {}, files) == expected
 
 
-def test_if_both_versions_are_mounted_each_has_its_own_path(tmp_path: Path) -> None:
+def test_if_both_versions_are_mounted_each_has_its_own_path(system: Path) -> None:
     files_2 = {"x/cpu.max": "700000 100000"}
     files_1 = {"y/cpu.cfs_quota_us": "600000", "y/cpu.cfs_period_us": "100000"}
-    assert quota(tmp_path, "4:cpu,cpuacct:/y\n1:name=systemd:/z\n0::/x", files_2, files_1) == 6.0
+    assert quota(system, "4:cpu,cpuacct:/y\n1:name=systemd:/z\n0::/x", files_2, files_1) == 6.0
 
 
 @pytest.mark.parametrize(("allowed", "expected"), [(None, 3), (0.2, 1), (1.5, 2), (2.0, 2), (64.0, 3)])
@@ -96,37 +105,41 @@ def test_a_process_that_is_bound_to_one_cpu_has_one() -> None:
         os.sched_setaffinity(0, before)
 
 
-def write_topology(folder: Path, siblings: dict[int, str]) -> Path:
-    """Write the topology of CPUs as Linux shows it, and return its folder."""
-    return write(folder, {f"cpu{cpu}/topology/thread_siblings_list": listed for cpu, listed in siblings.items()})
+@pytest.fixture
+def topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the topology of two cores of two CPUs each, as Linux shows it."""
+    monkeypatch.setattr(resources, "CPU_TOPOLOGY", tmp_path)
+    siblings = {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
+    return write(tmp_path, {f"cpu{cpu}/topology/thread_siblings_list": listed for cpu, listed in siblings.items()})
 
 
 @pytest.mark.parametrize(
     ("allowed", "cores"), [({0, 1, 2, 3}, 2), ({0, 2}, 1), ({1, 2}, 2)], ids=["all", "one core", "two half cores"]
 )
-def test_threads_of_a_core_count_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: set[int], cores: int
-) -> None:
+@pytest.mark.usefixtures("topology")
+def test_threads_of_a_core_count_once(monkeypatch: pytest.MonkeyPatch, allowed: set[int], cores: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
     monkeypatch.setattr(resources, "available_cpus", lambda: len(allowed))
-    assert resources.available_cores(write_topology(tmp_path, {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"})) == cores
+    assert resources.available_cores() == cores
 
 
-def test_a_quota_below_the_cores_is_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("topology")
+def test_a_quota_below_the_cores_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(resources, "available_cpus", lambda: 1)
-    assert resources.available_cores(write_topology(tmp_path, {0: "0", 1: "1"})) == 1
+    assert resources.available_cores() == 1
 
 
-def test_a_system_that_does_not_say_has_unknown_cores(tmp_path: Path) -> None:
-    assert resources.available_cores(tmp_path) is None
+def test_a_system_that_does_not_say_has_unknown_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "CPU_TOPOLOGY", tmp_path)
+    assert resources.available_cores() is None
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
-    path = tmp_path / "own"
-    path.write_text("4:memory:/job\n0::/job\n")
-    return path
+def groups(system: Path) -> Path:
+    """The control groups, of which this process is in the one called `job`."""
+    write(system, {"own": "4:memory:/job\n0::/job"})
+    return system / "groups"
 
 
 def memory_group(limit: str, used: str, stat: str = "inactive_file 0") -> dict[str, str]:
@@ -134,27 +147,26 @@ def memory_group(limit: str, used: str, stat: str = "inactive_file 0") -> dict[s
     return {"memory.max": limit, "memory.current": used, "memory.stat": stat}
 
 
-def test_a_group_of_version_2_has_what_its_limit_leaves_with_the_files_it_has_cached(tmp_path: Path, own: Path) -> None:
-    root = tmp_path / "2"
-    write(root / "job", memory_group("1000", "600", "anon 10\ninactive_file 30\nactive_file 7"))
-    assert resources.cgroup_nbytes_left(root, tmp_path / "none", own) == 430
+def test_a_group_of_version_2_has_what_its_limit_leaves_with_the_files_it_has_cached(groups: Path) -> None:
+    write(groups / "job", memory_group("1000", "600", "anon 10\ninactive_file 30\nactive_file 7"))
+    assert resources.cgroup_nbytes_left() == 430
 
 
-def test_the_group_around_it_limits_it_too(tmp_path: Path, own: Path) -> None:
-    root = write(tmp_path / "2", memory_group("700", "650"))
-    write(root / "job", memory_group("max", "600"))
-    assert resources.cgroup_nbytes_left(root, tmp_path / "none", own) == 50
+def test_the_group_around_it_limits_it_too(groups: Path) -> None:
+    write(groups, memory_group("700", "650"))
+    write(groups / "job", memory_group("max", "600"))
+    assert resources.cgroup_nbytes_left() == 50
 
 
-def test_version_1(tmp_path: Path, own: Path) -> None:
+def test_version_1(groups: Path) -> None:
     files = {"memory.limit_in_bytes": "1000", "memory.usage_in_bytes": "900"}
-    root = tmp_path / "1"
-    write(root / "job", {**files, "memory.stat": "inactive_file 1\ntotal_inactive_file 20"})
-    assert resources.cgroup_nbytes_left(tmp_path / "none", root, own) == 120
+    write(groups / "memory" / "job", {**files, "memory.stat": "inactive_file 1\ntotal_inactive_file 20"})
+    assert resources.cgroup_nbytes_left() == 120
 
 
-def test_no_limit(tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resources.cgroup_nbytes_left(tmp_path, tmp_path, own) is None
+@pytest.mark.usefixtures("groups")
+def test_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resources.cgroup_nbytes_left() is None
     monkeypatch.setattr(resources, "cgroup_nbytes_left", lambda: None)
     assert 0 < resources.available_nbytes() <= psutil.virtual_memory().total
 
@@ -198,13 +210,11 @@ for kind, name in ((resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data")):
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("of", ["job", "."])
 def test_the_memory_of_the_machine_is_that_of_its_container(
-    limit: str, usable: int | None, version: int, of: str, tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+    limit: str, usable: int | None, version: int, of: str, groups: Path
 ) -> None:
-    root, name = (tmp_path, "memory.max") if version == 2 else (tmp_path / "memory", "memory.limit_in_bytes")
+    root, name = (groups, "memory.max") if version == 2 else (groups / "memory", "memory.limit_in_bytes")
     (root / "job").mkdir(parents=True)
     (root / of / name).write_text(limit)
-    monkeypatch.setattr(resources, "CGROUPS", tmp_path)
-    monkeypatch.setattr(resources, "OWN_GROUP", own)
     assert resources.usable_nbytes() == (usable or psutil.virtual_memory().total)
 
 

@@ -126,6 +126,7 @@ def test_a_module_runs_with_its_arguments(script: Path) -> None:
     [
         ("missing.py", (), "missing.py"),
         ("missing", ("-m",), "there is no module 'missing'"),
+        ("missing.train", ("-m",), "module 'missing.train' cannot be found: No module named 'missing'"),
         ("train.py", ("--epochs=0",), "--epochs must be above 0, not 0"),
     ],
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from etl.watching import times as watched
 from etl.watching.session import Session
+from etl.watching.stacks import note_places
 
 WAIT, STEP = 0.01, 0.02
 
@@ -38,6 +41,9 @@ class Slow:
 
     def __init__(self, batches: int = 4) -> None:
         self._batches = batches
+
+    def __len__(self) -> int:
+        return self._batches
 
     def __iter__(self) -> Iterator[list[int]]:
         for number in range(self._batches):
@@ -85,6 +91,15 @@ def test_two_loaders_at_once_share_no_second() -> None:
         assert sum(each.starts) + each.waited + each.stepped < took - 3 * WAIT
 
 
+def test_loaders_that_a_script_makes_anew_for_each_epoch_share_their_times_unless_their_lengths_differ() -> None:
+    session = Session()
+    for _ in range(3):
+        for batches in (4, 2):  # such as training and validation
+            for _ in session.epoch(Slow(batches)):
+                pass
+    assert [(each.batches, len(each.starts)) for each in session.loops] == [(12, 3), (6, 3)]
+
+
 def test_a_loop_that_is_left_has_no_step_until_the_next_epoch() -> None:
     session, loader = Session(), Slow()
     for _ in session.epoch(loader):
@@ -95,6 +110,20 @@ def test_a_loop_that_is_left_has_no_step_until_the_next_epoch() -> None:
     (found,) = session.loops
     assert (found.batches, len(found.starts)) == (5, 2)
     assert found.stepped == 0
+
+
+def test_what_runs_between_epochs_and_after_a_loop_is_not_sampled_as_its_step() -> None:
+    session = Session()
+
+    def look() -> None:
+        note_places(session.clock.activities, {threading.get_ident(): sys._getframe(1)})
+
+    for _ in session.epoch(Slow(batches=3)):
+        look()
+    look()
+    note_places(session.clock.activities, {})  # as if the thread had ended
+    (found,) = session.loops
+    assert found.step_samples == found.stepping.total() == 3
 
 
 def test_an_error_of_the_loader_is_raised_and_ends_the_wait() -> None:

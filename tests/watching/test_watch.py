@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import etl
 from etl.training.listeners import Performance
+from etl.watching.stacks import report_worker
 from tests.programs import output_of
 
 DATA = TensorDataset(torch.arange(40))
@@ -80,15 +84,30 @@ def test_fit_takes_a_watched_iterator() -> None:
     assert watched.summary().batches == 12
 
 
-def test_the_thread_ends_with_the_last_reference() -> None:
+def open_clocks() -> int:
+    """Return how many of the files from which the times of threads are read this process has open."""
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed after it was listed
+            found += each.readlink().name == "schedstat"
+    return found
+
+
+def test_thread_files_and_callbacks_end_with_the_last_reference() -> None:
+    gc.collect()
+    clocks, callbacks = open_clocks(), list(gc.callbacks)
     watched = etl.watch(DATA, 1, output=lambda _: None)
     alive = weakref.ref(watched)
     assert any(each.name == "etl-watch" for each in threading.enumerate())
-    del watched
+    batches = iter(watched)
+    next(batches)  # an epoch that is left early
+    assert len(gc.callbacks) == len(callbacks) + 1
+    del batches, watched
     gc.collect()
     assert alive() is None
-    until = time.monotonic() + 5
-    while any(each.name == "etl-watch" for each in threading.enumerate()):
+    assert gc.callbacks == callbacks
+    until = time.monotonic() + 60
+    while any(each.name == "etl-watch" for each in threading.enumerate()) or open_clocks() > clocks:
         assert time.monotonic() < until
         time.sleep(0.01)
 
@@ -99,6 +118,27 @@ def test_any_iterable_can_be_watched_and_what_is_none_is_refused() -> None:
         iter(etl.watch(3))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(etl.watch(DATA))
+
+
+class Reticent:
+    """A loader that raises when it is looked at, and whose batches etl does not know."""
+
+    dataset = DATA
+    batch_size = property(lambda self: [1, 2])
+    num_workers = property(lambda self: 1 // 0)
+
+    def __iter__(self) -> Iterator[object]:
+        return iter([object()] * 3)
+
+
+def test_what_cannot_be_looked_at_raises_nothing_in_the_loop(tmp_path: Path) -> None:
+    watched = etl.watch(Reticent())
+    assert watched  # though it has no length
+    assert len(list(watched)) == 3
+    assert watched.summary().batches == 3
+    called: list[int] = []
+    report_worker(f"{tmp_path}/missing/worker", called.append, 7)
+    assert called == [7]
 
 
 def test_a_loop_over_what_nothing_else_refers_to_is_watched_until_it_ends_and_then_diagnosed(

@@ -20,7 +20,7 @@ THROTTLED_LIMIT = 0.05
 
 @dataclass(frozen=True)
 class Noise(Section["ReportData"]):
-    """Other activity of the machine while epochs were timed, as shares of all CPU time.
+    """Other activity of the machine while epochs were timed, as shares of the time of the CPUs in use.
 
     Attributes
     ----------

@@ -135,7 +135,7 @@ class RoundFigures:
     cpu_seconds : float
         CPU time of the process and its workers.
     steal, other_processes : float
-        Shares of all CPU time that were taken by the hypervisor and by other processes.
+        Shares of the time of its CPUs that were taken by the hypervisor and by other processes.
     speed_probe_seconds : float
         Time of a fixed calculation, which shows changes in the speed of the CPU: the longer one of before and after.
     memory_probe_seconds : float

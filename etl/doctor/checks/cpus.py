@@ -13,7 +13,7 @@ from etl.runtime import ThreadPolicy
 from etl.runtime.thread_policy import pool_threads
 from etl.training.backends import import_torch
 
-# Shares of the time of all CPUs.
+# Shares of the time of the CPUs that this process may use.
 WARNING_SHARE, SERIOUS_SHARE = 0.10, 0.30
 # Share of a GPU's memory.
 HELD_SHARE = 0.25
