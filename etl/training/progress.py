@@ -50,15 +50,7 @@ class Progress:
         self._offset = rank * SLOT.size
 
     def set(self, phase: int, epoch: int = 0, batch: int = 0) -> None:
-        """Note what this rank does from now on.
-
-        Parameters
-        ----------
-        phase : int
-            Loading, training and so on.
-        epoch, batch : int
-            The epoch, and the number of the batch in it.
-        """
+        """Note what this rank does from now on, and with which batch of the epoch."""
         SLOT.pack_into(self._memory, self._offset, phase, epoch, batch, time.monotonic())
 
     @property
