@@ -49,12 +49,12 @@ FILE_OPTIONS = ("json", "html", "trace", "toml", "profile", "cluster_profile")
 class PlainConsole(Console):
     """A console for strings from outside, such as names of files and fields.
 
-    Strings are shown as they are: markup and emoji codes have no effect, and characters that are unprintable, or that
-    the encoding of the terminal lacks, are shown as ASCII.
+    Strings are shown as they are: markup and emoji codes have no effect, numbers have no colours of their own, and
+    characters that are unprintable, or that the encoding of the terminal lacks, are shown as ASCII.
     """
 
     def __init__(self, **arguments: Any) -> None:
-        super().__init__(markup=False, emoji=False, **arguments)
+        super().__init__(markup=False, emoji=False, highlight=False, **arguments)
 
     def on_broken_pipe(self) -> None:
         """Show nothing more: the program that reads it has ended. Rich would end this one."""
@@ -255,7 +255,7 @@ def save_page(path: Path | None, opens: bool, render: Callable[[], str]) -> None
         show_error(f"no browser could be opened; the page is {page}")
     elif path is None:
         with shown() as console:
-            console.print(f"The page is {page}", soft_wrap=True, highlight=False)
+            console.print(f"The page is {page}", soft_wrap=True)
 
 
 def show_error(text: str, command: str = "etl") -> None:
