@@ -173,7 +173,7 @@ def checked_outputs(arguments: argparse.Namespace, is_open: bool, only_shows: bo
         there.
     """
     given = {name: getattr(arguments, name, None) for name in FILE_OPTIONS}
-    files = {f"--{name}": path for name, path in given.items() if path is not None}
+    files = {f"--{name.replace('_', '-')}": path for name, path in given.items() if path is not None}
     for option, path in files.items():
         if path != STANDARD_OUTPUT:
             check_file_path(path, option)
@@ -228,8 +228,9 @@ def save_text(path: Path, text: str) -> None:
     What is for `STANDARD_OUTPUT` is added to it. Raises `OSError` that says why if the file cannot be written.
     """
     data = text.encode()
-    if path == STANDARD_OUTPUT and _results:
-        with contextlib.redirect_stdout(_results[-1]), shown():
+    if path == STANDARD_OUTPUT:  # opened again, it would be emptied if it is a file
+        with contextlib.redirect_stdout(_results[-1] if _results else sys.stdout), shown():
+            sys.stdout.flush()
             if hasattr(sys.stdout, "buffer"):
                 sys.stdout.buffer.write(data)
             else:  # a caller's own

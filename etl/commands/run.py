@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from etl.commands.output import output_path, save_json
+from etl.commands.output import STANDARD_OUTPUT, check_file_path, output_path, save_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,15 +35,19 @@ def run(arguments: argparse.Namespace) -> NoReturn:
             raise ValueError(f"--{name} must be above 0, not {limit}")
     if arguments.seconds is not None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
         raise ValueError("--seconds would end each rank at another step, and others wait for it: give --batches")
+    if arguments.json not in (None, STANDARD_OUTPUT):  # refused now, not when the script has run for hours
+        check_file_path(arguments.json, "--json")
     if hasattr(builtins, "__IPYTHON__"):
         _run_beside()
     script = Script(arguments.script, arguments.is_module, arguments.arguments, **limits)
+    # The script may change the working folder.
+    file = None if arguments.json is None else arguments.json.absolute()
 
     def report(found: list[Any]) -> None:
         ranks = join_ranks(found)
         if ranks is not None:
             print(f"\n{describe(Path(script.target).name, ranks)}", file=sys.stderr, flush=True)
-            save_json(arguments.json, {"ranks": [[each.as_dict() for each in rank] for rank in ranks]})
+            save_json(file, {"ranks": [[each.as_dict() for each in rank] for rank in ranks]})
 
     run_script(script, report)
 

@@ -104,6 +104,24 @@ def test_a_limit_ends_it_early_and_well(script: Path, option: str, batches: int 
     assert batches is None or found["batches"] == batches
 
 
+def test_what_was_found_is_written_where_it_was_asked_for_though_the_script_changes_its_folder(script: Path) -> None:
+    script.write_text(f"{LOOP}\nimport os\nos.mkdir('elsewhere')\nos.chdir('elsewhere')\ntrain()\n")
+    code, _, errors = run(script, options=("--json", "found.json"))
+    assert code == 0, errors
+    assert json.loads(script.with_name("found.json").read_text())["ranks"]
+
+
+def test_on_standard_output_it_follows_what_the_script_printed_into_a_file(script: Path) -> None:
+    script.write_text(f"{LOOP}\nprint('first', flush=True)\ntrain()\nprint('last')\n")
+    command = [sys.executable, "-m", "etl", "run", "--json", "-", script.name]
+    with script.with_name("output").open("w+") as output:
+        subprocess.run(command, cwd=script.parent, stdout=output, stderr=subprocess.DEVNULL, timeout=120, check=True)
+        output.seek(0)
+        first, last, found = output.read().split("\n", 2)
+    assert (first, last) == ("first", "last")
+    assert json.loads(found)["ranks"]
+
+
 def test_ranks_are_not_ended_at_steps_of_their_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +145,7 @@ def test_a_module_runs_with_its_arguments(script: Path) -> None:
         ("missing.py", (), "missing.py"),
         ("missing", ("-m",), "there is no module 'missing'"),
         ("train.py", ("--epochs=0",), "--epochs must be above 0, not 0"),
+        ("train.py", ("--json=no/such/found.json",), "--json no/such/found.json: there is no folder no/such"),
     ],
 )
 def test_a_wrong_call_is_one_line(script: Path, name: str, options: tuple[str, ...], message: str) -> None:
