@@ -216,6 +216,8 @@ class Configuration:
 
         Raises `ValueError` also if the store is damaged, or the user's loader cannot be made.
         """
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be at least 0 and below world_size {world_size}, not {rank}")
         kind, settings = self.strategy_kind, self.settings
         if kind.is_foreign:
             return self._open_user_loader(source, store, rank, world_size)

@@ -242,6 +242,8 @@ def test_an_iterator_resumes_and_is_divided_among_ranks(folder: Path) -> None:
     again = [etl.from_config("photos.toml", rank=rank, world_size=2) for rank in range(2)]
     assert [bits(each) for each in parts] == [bits(each) for each in again]
     assert parts[0].world_size == again[1].world_size == 2
+    with pytest.raises(ValueError, match="rank must be at least 0 and below world_size 1, not 1"):
+        etl.from_config("photos.toml", rank=1)  # all records, without the number of ranks
 
 
 @pytest.mark.usefixtures("torch_threads")
