@@ -81,6 +81,17 @@ def test_however_a_script_ends_it_exits_the_same_and_there_is_a_report(script: P
     assert "etl/watching" not in errors
 
 
+@pytest.mark.parametrize(("end", "code"), [("", 2), ("os._exit(0)", 2), ("os._exit(4)", 4), ("sys.exit(3)", 3)])
+def test_a_report_that_cannot_be_written_is_said_in_one_line_and_a_scripts_own_exit_code_stays(
+    script: Path, end: str, code: int
+) -> None:
+    script.write_text(f"{LOOP}\nimport os, sys\nos.mkdir('found.json')\ntrain()\n{end}\n")
+    found, _, errors = run(script, options=("--json", "found.json"))
+    assert found == code
+    assert re.fullmatch("etl: .*found.json: cannot be written .*", errors.splitlines()[-1])
+    assert "Traceback" not in errors
+
+
 def test_ctrl_c_ends_it_as_it_ends_python_and_there_is_a_report(script: Path) -> None:
     script.write_text(f"{LOOP}\nimport atexit\natexit.register(print, 'at exit')\ntrain(10**6)\n")
     process = start(script)
