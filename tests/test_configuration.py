@@ -311,6 +311,17 @@ def test_other_records_and_their_store_can_be_given(folder: Path) -> None:
         assert len(store[0]["features"]) == SIZE  # open still
 
 
+def test_a_store_that_the_strategy_does_not_take_is_refused(folder: Path) -> None:
+    pipeline = etl.image_pipeline(SIZE)
+    configuration("async-raw").write("photos.toml")
+    configuration("my_loaders:by_path").write("mine.toml")
+    with presave.write("s", etl.records(etl.ImageFolder("photos"), pipeline.until("resize"))) as store:
+        with pytest.raises(ValueError, match="photos.toml: async-raw reads no store; leave out `store`"):
+            etl.from_config("photos.toml", store=store)
+        with pytest.raises(ValueError, match="mine.toml: my_loaders:by_path takes the path of a folder as `store`"):
+            etl.from_config("mine.toml", store=store)
+
+
 def test_the_store_is_closed_with_the_iterator(folder: Path) -> None:
     source, pipeline = etl.ImageFolder("photos"), etl.image_pipeline(SIZE)
     presave.write("s", etl.records(source, pipeline.until("resize"))).close()
