@@ -179,6 +179,9 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="checkpoint is not a checkpoint: "):
         fit(path)
     assert path.read_text() == "nothing"
+    torch.save(torch.zeros(2), path)
+    with pytest.raises(ValueError, match="checkpoint is not a checkpoint: it holds a Tensor"):
+        fit(path)
     path.unlink()
     fit(path)
     with pytest.raises(ValueError, match="checkpoint cannot be resumed from: the state was taken with records=20"):
