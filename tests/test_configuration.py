@@ -316,9 +316,9 @@ def test_a_store_that_the_strategy_does_not_take_is_refused(folder: Path) -> Non
     configuration("async-raw").write("photos.toml")
     configuration("my_loaders:by_path").write("mine.toml")
     with presave.write("s", etl.records(etl.ImageFolder("photos"), pipeline.until("resize"))) as store:
-        with pytest.raises(ValueError, match="photos.toml: async-raw reads no store; leave out `store`"):
+        with pytest.raises(ValueError, match=r"photos.toml: async-raw reads no store; leave out `store`"):
             etl.from_config("photos.toml", store=store)
-        with pytest.raises(ValueError, match="mine.toml: my_loaders:by_path takes the path of a folder as `store`"):
+        with pytest.raises(ValueError, match=r"mine.toml: my_loaders:by_path takes the path of a folder as `store`"):
             etl.from_config("mine.toml", store=store)
 
 
