@@ -216,9 +216,13 @@ class Configuration:
 
         Raises `ValueError` also if the store is damaged, or the user's loader cannot be made.
         """
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be at least 0 and below world_size {world_size}, not {rank}")
         kind, settings = self.strategy_kind, self.settings
         if kind.is_foreign:
             return self._open_user_loader(source, store, rank, world_size)
+        if store is not None and not kind.reads_store:
+            raise ValueError(f"{self._place()}{self.strategy} reads no store; leave out `store`")
         iterator = self._open_own(self.open_source(source), store)
         if world_size > 1:
             iterator = iterator.shard(rank, world_size)
@@ -299,6 +303,8 @@ class Configuration:
 
     def _open_user_loader(self, source: Any, store: Any, rank: int, world_size: int) -> Any:
         """Return the loader that the user's function makes; see `open_loader`."""
+        if isinstance(store, presave.Store):
+            raise ValueError(f"{self._place()}{self.strategy} takes the path of a folder as `store`, not an open store")
         function = self._function()
         given = self.store if store is None else store
         if strategies.find_prepare(function) is not None and not Path(given or self.needed_store()).is_dir():
@@ -497,7 +503,8 @@ def from_config(
     source : str, Path or sequence of records, optional
         Records to load instead of those that the file names, for example those of a test set, or on another machine.
     store : str, Path or Store, optional
-        A store of these records, instead of that of the file. An open one is not closed with the iterator.
+        A store of these records, instead of that of the file. An open one is not closed with the iterator. For a user's
+        loader, the path of its folder.
     threads : bool
         If the file has `compute_threads`, set torch's threads in this process to that number: the loader was tuned
         beside so many.
@@ -515,8 +522,9 @@ def from_config(
     OSError
         If there is no such file.
     ValueError
-        If a table, a key or a value is wrong, the source cannot be opened, or the store is missing or was written from
-        other records or with other stages. The message names the file, and the command that writes the store.
+        If a table, a key or a value is wrong, the source cannot be opened, the strategy does not take `store`, or the
+        store is missing or was written from other records or with other stages. The message names the file, and the
+        command that writes the store.
 
     Examples
     --------

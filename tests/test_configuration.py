@@ -242,6 +242,8 @@ def test_an_iterator_resumes_and_is_divided_among_ranks(folder: Path) -> None:
     again = [etl.from_config("photos.toml", rank=rank, world_size=2) for rank in range(2)]
     assert [bits(each) for each in parts] == [bits(each) for each in again]
     assert parts[0].world_size == again[1].world_size == 2
+    with pytest.raises(ValueError, match="rank must be at least 0 and below world_size 1, not 1"):
+        etl.from_config("photos.toml", rank=1)  # all records, without the number of ranks
 
 
 @pytest.mark.usefixtures("torch_threads")
@@ -307,6 +309,17 @@ def test_other_records_and_their_store_can_be_given(folder: Path) -> None:
         with etl.from_config("photos.toml", source=folder / "photos", store=store) as loaded:
             assert bits(loaded) == bits(etl.RawIterator(source, pipeline, **ORDER))
         assert len(store[0]["features"]) == SIZE  # open still
+
+
+def test_a_store_that_the_strategy_does_not_take_is_refused(folder: Path) -> None:
+    pipeline = etl.image_pipeline(SIZE)
+    configuration("async-raw").write("photos.toml")
+    configuration("my_loaders:by_path").write("mine.toml")
+    with presave.write("s", etl.records(etl.ImageFolder("photos"), pipeline.until("resize"))) as store:
+        with pytest.raises(ValueError, match=r"photos.toml: async-raw reads no store; leave out `store`"):
+            etl.from_config("photos.toml", store=store)
+        with pytest.raises(ValueError, match=r"mine.toml: my_loaders:by_path takes the path of a folder as `store`"):
+            etl.from_config("mine.toml", store=store)
 
 
 def test_the_store_is_closed_with_the_iterator(folder: Path) -> None:

@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             commands.choices.get(parsed.command, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
         if parsed.command is None:
             with shown() as console:
-                console.print(FIRST_STEPS, end="", highlight=False)
+                console.print(FIRST_STEPS, end="")
             return 0
         if parsed.command == "run":  # with signals, warnings and streams as the script would have them
             chosen.run(parsed)

@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         for name, found in more.items():
             shows[name](found, console)
         if arguments.profile is not None:
-            console.print(f"The profile is in {arguments.profile}.", highlight=False)
+            console.print(f"The profile is in {arguments.profile}.")
 
     content = {**examination.as_dict(), **{name: asdict(found) for name, found in more.items()}}
     deliver(lambda: save_json(arguments.json, content), show=show)

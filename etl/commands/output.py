@@ -49,12 +49,12 @@ FILE_OPTIONS = ("json", "html", "trace", "toml", "profile", "cluster_profile")
 class PlainConsole(PrintableConsole):
     """A console for strings from outside, such as names of files and fields.
 
-    Strings are shown as they are: markup and emoji codes have no effect, and characters that are unprintable, or that
-    the encoding of the terminal lacks, are shown as ASCII.
+    Strings are shown as they are: markup and emoji codes have no effect, numbers have no colours of their own, and
+    characters that are unprintable, or that the encoding of the terminal lacks, are shown as ASCII.
     """
 
     def __init__(self, **arguments: Any) -> None:
-        super().__init__(markup=False, emoji=False, **arguments)
+        super().__init__(markup=False, emoji=False, highlight=False, **arguments)
 
     def on_broken_pipe(self) -> None:
         """Show nothing more: the program that reads it has ended. Rich would end this one."""
@@ -168,7 +168,7 @@ def checked_outputs(arguments: argparse.Namespace, is_open: bool, only_shows: bo
         there.
     """
     given = {name: getattr(arguments, name, None) for name in FILE_OPTIONS}
-    files = {f"--{name}": path for name, path in given.items() if path is not None}
+    files = {f"--{name.replace('_', '-')}": path for name, path in given.items() if path is not None}
     for option, path in files.items():
         if path != STANDARD_OUTPUT:
             check_file_path(path, option)
@@ -223,8 +223,9 @@ def save_text(path: Path, text: str) -> None:
     What is for `STANDARD_OUTPUT` is added to it. Raises `OSError` that says why if the file cannot be written.
     """
     data = text.encode()
-    if path == STANDARD_OUTPUT and _results:
-        with contextlib.redirect_stdout(_results[-1]), shown():
+    if path == STANDARD_OUTPUT:  # opened again, it would be emptied if it is a file
+        with contextlib.redirect_stdout(_results[-1] if _results else sys.stdout), shown():
+            sys.stdout.flush()
             if hasattr(sys.stdout, "buffer"):
                 sys.stdout.buffer.write(data)
             else:  # a caller's own
@@ -250,7 +251,7 @@ def save_page(path: Path | None, opens: bool, render: Callable[[], str]) -> None
         show_error(f"no browser could be opened; the page is {page}")
     elif path is None:
         with shown() as console:
-            console.print(f"The page is {page}", soft_wrap=True, highlight=False)
+            console.print(f"The page is {page}", soft_wrap=True)
 
 
 def show_error(text: str, command: str = "etl") -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from etl.commands.output import output_path, save_json
+from etl.commands.output import STANDARD_OUTPUT, check_file_path, output_path, save_json, show_error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,15 +37,27 @@ def run(arguments: argparse.Namespace) -> NoReturn:
             raise ValueError(f"--{name} must be above 0, not {limit}")
     if arguments.seconds is not None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
         raise ValueError("--seconds would end each rank at another step, and others wait for it: give --batches")
+    if arguments.json not in (None, STANDARD_OUTPUT):  # refused now, not when the script has run for hours
+        check_file_path(arguments.json, "--json")
     if hasattr(builtins, "__IPYTHON__"):
         _run_beside()
     script = Script(arguments.script, arguments.is_module, arguments.arguments, **limits)
+    # The script may change the working folder.
+    file = None if arguments.json is None else arguments.json.absolute()
 
-    def report(found: list[Any]) -> None:
-        ranks = join_ranks(found)
-        if ranks is not None:
-            print(f"\n{describe(Path(script.target).name, ranks)}", file=sys.stderr, flush=True)
-            save_json(arguments.json, {"ranks": [[each.as_dict() for each in rank] for rank in ranks]})
+    def report(found: list[Any]) -> bool:
+        try:
+            ranks = join_ranks(found)
+            if ranks is not None:
+                print(f"\n{describe(Path(script.target).name, ranks)}", file=sys.stderr, flush=True)
+                save_json(file, {"ranks": [[each.as_dict() for each in rank] for rank in ranks]})
+        except OSError as error:  # said here, for an error would change how the script ends
+            if arguments.debug:
+                with contextlib.suppress(OSError):
+                    traceback.print_exc()
+            show_error(str(error))
+            return False
+        return True
 
     run_script(script, report)
 

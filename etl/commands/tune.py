@@ -105,33 +105,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _save_configuration(settings: Settings, tuning: Tuning, path: Path | None) -> None:
+    """Write the best configuration of the fastest strategy, unless there is no `path`, or no such strategy."""
     fastest = tuning.fastest
     if path is None or fastest is None:
         return
     if fastest.name in settings.pythons:
         raise ValueError(f"--toml: {fastest.name}, the fastest, runs in another Python, which no file can say")
-    configuration_of(settings, fastest, tuning, path).write(path, fastest.advice())
-
-
-def _needs_store(strategy: TunedStrategy) -> bool:
-    """Return True if a strategy reads a store, or a user's loader has files of its own."""
-    kind = strategies.find(strategy.strategy)
-    if kind.function is None:
-        return kind.reads_store
-    function = find_function(kind.function, "--strategy")
-    return find_prepare(function) is not None or any(each.name == "folder" for each in parameters_of(function))
-
-
-def configuration_of(settings: Settings, strategy: TunedStrategy, tuning: Tuning, path: Path) -> Configuration:
-    """Return the best configuration of a strategy."""
-    values = {name: value for name, value in {**strategy.given, **strategy.chosen}.items() if value is not None}
+    values = {name: value for name, value in {**fastest.given, **fastest.chosen}.items() if value is not None}
     decoder = str(values.pop("decoder", settings.decoder))
-    ratio = strategy.best.ratio
+    ratio = fastest.best.ratio
     keeps_dtypes = settings.step is not None and is_source_name(settings.source)
-    return Configuration(
+    configuration = Configuration(
         source=settings.source,
-        strategy=strategy.strategy,
-        store=str(path.with_suffix(".store")) if _needs_store(strategy) else None,
+        strategy=fastest.strategy,
+        store=str(path.with_suffix(".store")) if _needs_store(fastest) else None,
         split=settings.split,
         pipeline=settings.pipeline,
         size=settings.size,
@@ -142,7 +129,7 @@ def configuration_of(settings: Settings, strategy: TunedStrategy, tuning: Tuning
         seed=settings.seed,
         settings=canonical(values),
         result={
-            "epoch_seconds": strategy.best.costs.seconds,
+            "epoch_seconds": fastest.best.costs.seconds,
             "ratio": None if ratio is None else ratio.estimate,
             "ratio_low": None if ratio is None else ratio.low,
             "ratio_high": None if ratio is None else ratio.high,
@@ -151,3 +138,13 @@ def configuration_of(settings: Settings, strategy: TunedStrategy, tuning: Tuning
             "started_at": tuning.started_at,
         },
     )
+    configuration.write(path, fastest.advice())
+
+
+def _needs_store(strategy: TunedStrategy) -> bool:
+    """Return True if a strategy reads a store, or a user's loader has files of its own."""
+    kind = strategies.find(strategy.strategy)
+    if kind.function is None:
+        return kind.reads_store
+    function = find_function(kind.function, "--strategy")
+    return find_prepare(function) is not None or any(each.name == "folder" for each in parameters_of(function))

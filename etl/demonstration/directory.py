@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from presave.errors import explain_disk_error
+from presave.files import UNFINISHED
 from presave.folder_lock import NO_LOCKS
 
 MARKER = "dataset.json"
-UNFINISHED = ".unfinished"
 
 
 def make_once(directory: str | Path, description: dict[str, Any], fill: Callable[[Path], None]) -> bool:

@@ -172,7 +172,7 @@ def examine(
     checks = CHECKS if case.rank is None else (*CHECKS, *RANK_CHECKS)
     reset = _reset_to_here(iterator)
     try:
-        show("training", 0, len(CHECKS))
+        show("training", 0, len(checks))
         setup: Setup
         if step is not None:
             setup = StepSetup(iterator, step)
@@ -184,7 +184,9 @@ def examine(
         case = replace(case, machine=machine, setup=setup, observation=observation)
         findings = _look(checks, case, show)
         if try_remedies:
-            findings = [_try(check, finding, case, show) for check, finding in zip(checks, findings, strict=True)]
+            findings = [
+                _try(check, finding, case, checks, show) for check, finding in zip(checks, findings, strict=True)
+            ]
     finally:
         reset()
     return Examination(
@@ -224,13 +226,12 @@ def _look(checks: Sequence[Check], case: Case, show: ShowProgress) -> list[Findi
     return findings
 
 
-def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Finding:
+def _try(check: Check, finding: Finding, case: Case, checks: Sequence[Check], show: ShowProgress) -> Finding:
     """Return `finding` with the measured saving of its remedy, or with the reason why this could not be measured."""
     if finding.remedy is None or case.setup is None or case.observation is None:
         return finding
     if case.waits_for_ranks:
         return replace(finding, trial_failed=STEP_WITH_RANKS)
-    checks = (*CHECKS, *RANK_CHECKS)
     show(f"trying: {finding.remedy}", checks.index(check), len(checks))
     try:
         trial = check.measure(case)

@@ -118,11 +118,11 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
     ranks = _with_children(other_ranks())
     cpus = os.sched_getaffinity(0)
     beside = [each for each in ranks if shares_cpus(each, cpus)]
-    used = sum(filter(None, map(_cpu_seconds, beside)))
+    used = _cpu_seconds(beside)
     started = time.perf_counter()
     with NoiseWatch() as noise:
         busy = _busy_processes(seconds, ranks)
-    used = max(0.0, sum(filter(None, map(_cpu_seconds, beside))) - used)
+    used = max(0.0, _cpu_seconds(beside) - used)
     available = (time.perf_counter() - started) * len(cpus)
     return Machine(
         cpus=available_cpus(),
@@ -152,30 +152,27 @@ def _with_children(processes: list[psutil.Process]) -> list[psutil.Process]:
 def _busy_processes(seconds: float, ranks: list[psutil.Process]) -> tuple[OtherProcess, ...]:
     """Watch for `seconds`, and return the other processes that used a tenth of a CPU or more, the busiest first."""
     own = {each.pid for each in (*_with_children([psutil.Process()]), *ranks)}
-    before = {each.pid: used for each in psutil.process_iter() if (used := _cpu_seconds(each)) is not None}
-    started = time.perf_counter()
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            each.cpu_percent()  # psutil keeps the process, and measures from here on
     time.sleep(seconds)
-    elapsed = time.perf_counter() - started
     found = []
     for each in psutil.process_iter():
-        used = _cpu_seconds(each)
-        if used is None or each.pid in own or each.pid not in before:
-            continue
-        cpus = (used - before[each.pid]) / elapsed
-        if cpus >= 0.1:
-            try:
+        with suppress(psutil.Error):  # it has ended
+            cpus = each.cpu_percent() / 100
+            if cpus >= 0.1 and each.pid not in own:
                 found.append(OtherProcess(each.pid, each.name(), cpus))
-            except psutil.Error:
-                continue  # it has ended
     return tuple(sorted(found, key=lambda each: -each.cpus))
 
 
-def _cpu_seconds(process: psutil.Process) -> float | None:
-    try:
-        times = process.cpu_times()
-    except psutil.Error:
-        return None
-    return float(times.user + times.system)
+def _cpu_seconds(processes: list[psutil.Process]) -> float:
+    """Return the CPU time that `processes` have used; those that have ended do not count."""
+    used = 0.0
+    for each in processes:
+        with suppress(psutil.Error):
+            times = each.cpu_times()
+            used += times.user + times.system
+    return used
 
 
 def _cpu() -> tuple[str, frozenset[str]]:

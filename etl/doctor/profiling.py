@@ -12,7 +12,6 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 # Formats of py-spy by suffix of the file: a flame graph for a browser, a profile for https://www.speedscope.app, and
 # text with a line for each stack and its number of samples.
@@ -45,12 +44,8 @@ def check_profile_path(path: Path) -> None:
 def profiled(path: Path) -> Iterator[None]:
     """Write a profile of the block to `path`: all threads and child processes, sampled 100 times a second.
 
-    Raises
-    ------
-    ValueError
-        If the suffix of `path` names no format.
-    RuntimeError
-        If py-spy is not installed, may not trace this process, or writes no file. The message includes what it printed.
+    Raises the errors of `check_profile_path`; and `RuntimeError` with what py-spy printed, if it may not trace this
+    process or writes no file.
     """
     check_profile_path(path)
     if sys.platform == "linux":
@@ -60,11 +55,13 @@ def profiled(path: Path) -> Iterator[None]:
     spy = subprocess.Popen(
         [*command, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
+    printed = b""
     try:
-        if spy.stdout is None:
-            raise RuntimeError("py-spy was started without a pipe")
-        printed = _until_ready(spy.stdout)
-        if READY not in printed:
+        for line in spy.stdout or ():
+            printed += line
+            if READY in line:
+                break
+        else:
             raise RuntimeError(f"py-spy cannot trace this process: {_last_line(printed)}")
         yield
         spy.send_signal(signal.SIGINT)
@@ -74,15 +71,6 @@ def profiled(path: Path) -> Iterator[None]:
     finally:
         spy.kill()
         spy.communicate()
-
-
-def _until_ready(output: IO[bytes]) -> bytes:
-    printed = b""
-    for line in output:
-        printed += line
-        if READY in line:
-            break
-    return printed
 
 
 def _py_spy() -> str:

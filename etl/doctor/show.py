@@ -29,20 +29,20 @@ STYLES = {
 def show_examination(examination: Examination, console: Console) -> None:
     """Print the change to make first, then every finding and every optional package that is missing."""
     if examination.rank is not None:
-        console.print(f"Examined: {examination.rank}.", highlight=False)
+        console.print(f"Examined: {examination.rank}.")
     first = examination.first
     if first is None:
-        console.print("Nothing was found that slows training down.", style="bold green", highlight=False)
+        console.print("Nothing was found that slows training down.", style="bold green")
     else:
-        console.print(f"First: {first.found}: {first.remedy}.", style="bold", highlight=False)
+        console.print(f"First: {first.found}: {first.remedy}.", style="bold")
     if examination.seconds_per_batch is not None:
         batches = examination.batches_per_epoch
         seconds = examination.seconds_per_batch
         epoch = "" if batches is None else f"; an epoch of {batches:,} batches takes {seconds * batches:,.3g} s"
-        console.print(f"A batch takes {seconds * 1e3:,.1f} ms{epoch}.", highlight=False)
+        console.print(f"A batch takes {seconds * 1e3:,.1f} ms{epoch}.")
     if examination.memory is not None:
         style = "bold red" if examination.memory.is_tight else None
-        console.print(f"Memory: {examination.memory}.", style=style, highlight=False)
+        console.print(f"Memory: {examination.memory}.", style=style)
     for finding in examination.findings:
         _show(finding, console)
     for name in examination.machine.missing:
@@ -50,7 +50,6 @@ def show_examination(examination: Examination, console: Console) -> None:
             f"{name} is not installed, so this is slower or unavailable: {OPTIONAL[name]}; pip install "
             "'fair-etl[fast]'",
             style="yellow",
-            highlight=False,
         )
 
 
@@ -74,11 +73,10 @@ def show_stages(times: StageTimes, console: Console) -> None:
         disk = "n/a" if times.disk_bytes_per_second is None else f"{times.disk_bytes_per_second / 1e6:,.0f} MB/s"
         console.print(
             f"Reading the files alone ({times.nbytes / 1e6:,.1f} MB): {disk} from the disk, "
-            f"{times.memory_bytes_per_second / 1e6:,.0f} MB/s from memory.",
-            highlight=False,
+            f"{times.memory_bytes_per_second / 1e6:,.0f} MB/s from memory."
         )
     if times.cold_failed is not None:
-        console.print(f"Cold times are unknown: {times.cold_failed}", style="dim", highlight=False)
+        console.print(f"Cold times are unknown: {times.cold_failed}", style="dim")
 
 
 def show_heap(heap: Heap, console: Console) -> None:
@@ -92,9 +90,9 @@ def show_heap(heap: Heap, console: Console) -> None:
     print_table(table, console)
     for leak in heap.leaks:
         growth = ", ".join(f"{count:+,}" for count in leak.per_epoch)
-        console.print(f"{leak.name} grows in every epoch: {growth} objects", style="bold red", highlight=False)
+        console.print(f"{leak.name} grows in every epoch: {growth} objects", style="bold red")
     if not heap.leaks:
-        console.print("No type grows in every epoch.", style="green", highlight=False)
+        console.print("No type grows in every epoch.", style="green")
 
 
 def show_pauses(pauses: Pauses, console: Console) -> None:

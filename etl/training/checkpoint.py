@@ -132,9 +132,11 @@ def _read(file: Path | BinaryIO, wrong: str) -> dict[str, Any]:
     import torch
 
     try:
-        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        state: object = torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # of zipfile, pickle and torch
         raise ValueError(f"{wrong}: {type(error).__name__}: {error}") from error
+    if not isinstance(state, dict):
+        raise ValueError(f"{wrong}: it holds a {type(state).__name__}")
     return state

@@ -22,7 +22,9 @@ INFERENCE = "inference"
 
 
 def default_model(input_shape: tuple[int, ...]) -> str:
-    """Return the name of the built-in model for records of this shape."""
+    """Return the name of the built-in model for records of this shape; raise `ValueError` if there is none."""
+    if not input_shape:
+        raise ValueError("no built-in model takes single numbers: give a model of your own with --model, or a --step")
     if len(input_shape) == 1:
         return "mlp"
     if len(input_shape) == 2:

@@ -92,6 +92,7 @@ class EarlyStopping:
         self._evaluate: Any = evaluate
         self._keep_best = keep_best
         self._training: Training | None = None
+        self._world_size = 1
         self._part: BatchIterator | None = None
         self._forget()
 
@@ -101,14 +102,15 @@ class EarlyStopping:
         self._best: float | None = None
         self._waited = 0
         self._best_model: dict[str, Any] | None = None
-        # Losses of the running epoch, with the number of samples of each.
-        self._losses: list[tuple[Any, int]] = []
+        # Losses of the running epoch, with the number of samples of each, on this rank.
+        self._losses: list[tuple[Any, float]] = []
 
     def training_started(self, training: Training) -> None:
         """Divide the batches for evaluation among ranks."""
         training.check_whole_model("EarlyStopping")
         self._training = training
         self._forget()
+        self._world_size = training.ranks.world_size
         self._until = math.inf if self._max_seconds is None else time.monotonic() + self._max_seconds
         self._score = self._choose_score(training)
 
@@ -160,7 +162,8 @@ class EarlyStopping:
             "best_epoch": self.best_epoch,
             "waited": self._waited,
             "best_model": self._best_model,
-            "losses": [[float(loss), samples] for loss, samples in self._losses],
+            # Only those of rank 0 are saved: they stand for those of all ranks, on any number of ranks.
+            "losses": [[float(loss), samples * self._world_size] for loss, samples in self._losses],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -168,7 +171,7 @@ class EarlyStopping:
         self.scores = list(state["scores"])
         self._best, self.best_epoch, self._waited = state["best"], state["best_epoch"], state["waited"]
         self._best_model = state["best_model"]
-        self._losses = [(loss, samples) for loss, samples in state["losses"]]
+        self._losses = [(loss, samples / self._world_size) for loss, samples in state["losses"]]
 
     def _stop_if_over(self, training: Training) -> None:
         if self._patience is not None and self._waited >= self._patience:
@@ -232,7 +235,7 @@ def _evaluating(model: torch.nn.Module, function: Callable[[], Any]) -> Any:
             module.training = mode
 
 
-def _mean(values: list[tuple[float, int]], ranks: Ranks) -> float:
+def _mean(values: list[tuple[float, float]], ranks: Ranks) -> float:
     """Return the mean of pairs of a value and its weight, over all ranks."""
     total, weight = ranks.sum(sum(value * weight for value, weight in values), sum(weight for _, weight in values))
     return total / weight if weight else math.nan

@@ -26,7 +26,7 @@ from etl.measuring.processes import SIGNALS
 from etl.temporary import temporary_folder
 from etl.training.backends import choose_device, import_torch
 from etl.training.fit import FitResult
-from etl.training.progress import Progress, make_progress
+from etl.training.progress import RankProgress, make_progress
 from etl.training.ranks import WAITED, RankError
 from presave.carrying import dumps
 
@@ -193,7 +193,7 @@ def _carried(job: Job) -> bytes:
         raise ValueError(f"{names} cannot be carried to another process: {type(error).__name__}: {error}") from error
 
 
-def _launch(folder: Path, workers: int, restarts: int, timeout: float, progress: list[Progress]) -> None:
+def _launch(folder: Path, workers: int, restarts: int, timeout: float, progress: list[RankProgress]) -> None:
     """Run the ranks to their end, or raise `RankError`."""
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -278,7 +278,7 @@ def _without_class(message: str) -> str:
     return message.partition(": ")[2]
 
 
-def _explain(failures: dict[int, Any], progress: list[Progress], timeout: float) -> RankError:
+def _explain(failures: dict[int, Any], progress: list[RankProgress], timeout: float) -> RankError:
     """Return one error, for the rank at which the failure began."""
     world_size = len(progress)
     raised: list[int] = []

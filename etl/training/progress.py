@@ -42,7 +42,7 @@ class Doing:
         return time.monotonic() - self.since
 
 
-class Progress:
+class RankProgress:
     """One rank's slot, to be written, in the memory of those of all ranks."""
 
     def __init__(self, memory: mmap.mmap | bytearray, rank: int = 0) -> None:
@@ -50,15 +50,7 @@ class Progress:
         self._offset = rank * SLOT.size
 
     def set(self, phase: int, epoch: int = 0, batch: int = 0) -> None:
-        """Note what this rank does from now on.
-
-        Parameters
-        ----------
-        phase : int
-            Loading, training and so on.
-        epoch, batch : int
-            The epoch, and the number of the batch in it.
-        """
+        """Note what this rank does from now on, and with which batch of the epoch."""
         SLOT.pack_into(self._memory, self._offset, phase, epoch, batch, time.monotonic())
 
     @property
@@ -67,18 +59,18 @@ class Progress:
         return Doing(*SLOT.unpack_from(self._memory, self._offset))
 
 
-def own_progress(rank: int) -> Progress:
+def own_progress(rank: int) -> RankProgress:
     """Return the slot of this process: in the file that its parent has named, or in memory of its own."""
     path = os.environ.get(VARIABLE)
     if path is None:
-        return Progress(bytearray(SLOT.size))
+        return RankProgress(bytearray(SLOT.size))
     with Path(path).open("r+b") as file:
-        return Progress(mmap.mmap(file.fileno(), 0), rank)
+        return RankProgress(mmap.mmap(file.fileno(), 0), rank)
 
 
-def make_progress(path: Path, ranks: int) -> list[Progress]:
+def make_progress(path: Path, ranks: int) -> list[RankProgress]:
     """Make the file for `ranks` ranks, and return their slots."""
     path.write_bytes(bytes(SLOT.size * ranks))
     with path.open("r+b") as file:
         memory = mmap.mmap(file.fileno(), 0)
-    return [Progress(memory, rank) for rank in range(ranks)]
+    return [RankProgress(memory, rank) for rank in range(ranks)]

@@ -33,6 +33,7 @@ def main(folder: Path, parent: int) -> None:
     from etl.images.settings import take_over
     from etl.training.parallel import JOB, PROGRESS, RESULT
     from etl.training.progress import STARTING, VARIABLE, own_progress
+    from etl.training.ranks import ERROR_FILE, record_failure
 
     os.environ[VARIABLE] = str(folder / PROGRESS)
     own_progress(rank).set(STARTING)
@@ -45,7 +46,8 @@ def main(folder: Path, parent: int) -> None:
         if rank == 0:
             (folder / RESULT).write_bytes(pickle.dumps(result))
     except Exception as error:  # noqa: BLE001 - the parent raises it
-        _report(error, f"rank {rank} of {world_size}, while starting")
+        if not Path(os.environ[ERROR_FILE]).exists():  # else `fit` has told more
+            record_failure(error, f"rank {rank} of {world_size}, while starting")
         # Not by the end of the program, at which torch may wait for ranks that have ended.
         sys.stdout.flush()
         os._exit(1)
@@ -90,13 +92,6 @@ def _train(job: Job) -> FitResult:
     dist.barrier()
     leave()
     return result
-
-
-def _report(error: Exception, where: str) -> None:
-    from etl.training.ranks import ERROR_FILE, record_failure
-
-    if not Path(os.environ[ERROR_FILE]).exists():  # else `fit` has told more
-        record_failure(error, where)
 
 
 if __name__ == "__main__":

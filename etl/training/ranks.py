@@ -28,15 +28,7 @@ AGENT_TIMEOUT = timedelta(seconds=30)
 
 
 class RankError(RuntimeError):
-    """A rank of a training has raised, was killed or hung. The message names the rank and what it was doing.
-
-    Parameters
-    ----------
-    message : str
-        The message.
-    rank : int
-        The rank.
-    """
+    """Rank `rank` of a training has raised, was killed or hung. The message says so, and what it was doing."""
 
     def __init__(self, message: str, rank: int) -> None:
         super().__init__(message)

@@ -147,12 +147,12 @@ def _check_tensor(labels: Any) -> None:
 
 def _why_not_classes(output: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype) -> str | None:
     """Return why cross entropy does not take `labels`, of `dtype` before integers became int64; None if it does."""
-    classes = output.shape[1 if output.ndim > 1 else 0]
     shapes = f"have shape {tuple(labels.shape)}, and the model's output has shape {tuple(output.shape)}"
     if _name(labels.dtype) != "int64":
         return f"{shapes}: class numbers are integers"
     if labels.shape != (*output.shape[:1], *output.shape[2:]):
         return f"{shapes}: cross entropy takes one class number for each record"
+    classes = output.shape[1 if output.ndim > 1 else 0]
     wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= classes))]
     if not len(wrong):
         return None

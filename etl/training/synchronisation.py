@@ -101,7 +101,8 @@ class ParameterAveraging(Synchronisation):
         self._ranks.check_equal("optimizer state", [[tuple(each.shape) for each in group] for group in alike.values()])
         for group in alike.values():
             # Averaged tensors are views of one large one, which would be saved whole with each. So they are copied.
-            averaged = [tensor.detach() for tensor in group]
+            # They are averaged where ranks can send them: Adam keeps its steps on the CPU, which NCCL cannot reach.
+            averaged = [tensor.detach().to(self._ranks.device) for tensor in group]
             average_parameters(iter(averaged), None)  # type: ignore[arg-type] # None is the group of all
             torch._foreach_copy_(group, averaged)
 

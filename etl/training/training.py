@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.iterators import BatchIterator
 from etl.training.backends import Backend
-from etl.training.progress import Progress, own_progress
+from etl.training.progress import RankProgress, own_progress
 from etl.training.ranks import Ranks, record_failure
 from etl.training.step import TrainingStep, unwrapped
 from etl.training.synchronisation import Synchronisation, is_wrapped
@@ -52,7 +52,7 @@ class Training:
         True if the models of all ranks are equal. All ranks agree on it.
     stopped : str or None
         Why a listener has stopped the training.
-    progress : Progress
+    progress : RankProgress
         What this rank is doing.
     failed : bool
         True once an error has ended it: other ranks must not be waited for.
@@ -71,7 +71,7 @@ class Training:
     epochs_done: int = 0
     are_models_equal: bool = True
     stopped: str | None = None
-    progress: Progress = field(init=False)
+    progress: RankProgress = field(init=False)
     failed: bool = False
 
     def __post_init__(self) -> None:

@@ -44,10 +44,11 @@ class Script:
     seconds: float | None = None
 
 
-def run_script(script: Script, report: Callable[[list[Diagnosis]], None]) -> NoReturn:
+def run_script(script: Script, report: Callable[[list[Diagnosis]], bool]) -> NoReturn:
     """Run a script, call `report` with the diagnosis of each of its loops when it ends, and exit as it does.
 
-    However it ends: by an exception, a signal of the terminal or `os._exit`, but not if it is killed.
+    However it ends: by an exception, a signal of the terminal or `os._exit`, but not if it is killed. `report`
+    returns False if it has failed, after saying so: a script that has ended well then exits with 2.
 
     Raises
     ------
@@ -60,17 +61,17 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], None]) -> NoR
     session = Session(lambda times, step: _end_if_enough(script, session, times, step))
     is_reported: list[bool] = []
 
-    def end() -> None:
-        if session.is_here and not is_reported:
-            is_reported.append(True)
-            session.stop()
-            report(diagnoses(session))
+    def end() -> bool:
+        if not session.is_here or is_reported:
+            return True
+        is_reported.append(True)
+        session.stop()
+        return report(diagnoses(session))
 
     leave = os._exit
 
     def leave_at_once(code: int) -> NoReturn:
-        end()
-        leave(code)
+        leave(code if end() else code or 2)
 
     os._exit = leave_at_once  # type: ignore[assignment]
     watch_all(session)
@@ -78,8 +79,9 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], None]) -> NoR
     try:
         run()
         sys.exit(0)
-    except SystemExit:
-        end()
+    except SystemExit as error:
+        if not end() and error.code in (None, 0):
+            sys.exit(2)
         raise
     except BaseException as error:  # noqa: BLE001 - shown as Python shows it
         trace = _within(error, run)

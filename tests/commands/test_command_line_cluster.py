@@ -96,7 +96,10 @@ def test_a_bad_photograph_is_named_as_without_a_cluster(
         (["--scheduler", "nonsense:1:2"], "--scheduler nonsense:1:2: no Dask scheduler answers there"),
         (["--cluster-profile", "profile.json"], "--cluster-profile needs --scheduler"),
         (["--scheduler", "tcp://127.0.0.1:1", "--jobs", "2"], "--jobs sets the threads on this machine"),
-        (["--scheduler", "tcp://127.0.0.1:1", "--cluster-profile", "nowhere/p.json"], "there is no folder nowhere"),
+        (
+            ["--scheduler", "tcp://127.0.0.1:1", "--cluster-profile", "nowhere/p.json"],
+            "--cluster-profile nowhere/p.json: there is no folder nowhere",
+        ),
     ],
 )
 def test_a_cluster_that_cannot_be_used_is_one_line(

@@ -51,14 +51,6 @@ def test_on_error_skip_stores_the_rest_and_names_what_it_left_out(
     assert all(name in each["cause"] for name, each in zip(names, skipped, strict=True))
 
 
-def test_a_bad_record_stops_the_command_unless_it_may_be_skipped(
-    damaged: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, names = damaged
-    assert names[0] in refusal(capsys, "presave", str(folder), str(tmp_path / "s"), "--size", "8")
-    assert not (tmp_path / "s").exists()
-
-
 @pytest.mark.parametrize(("stage", "shape"), [("read", "ragged (*)"), ("decode", "ragged (*, *, *)")])
 def test_until_an_early_stage_keeps_the_bytes_or_the_shape_of_each_photograph(
     stage: str, shape: str, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -126,6 +126,11 @@ def test_the_usual_model_is_that_for_the_shape_of_a_record(shape: tuple[int, ...
     assert default_model(shape) == name
 
 
+def test_records_of_single_numbers_need_a_model_of_the_users_own() -> None:
+    with pytest.raises(ValueError, match="no built-in model takes single numbers: .* --model"):
+        make_model(Settings("table.csv"), (), OUTPUTS)
+
+
 def test_training_is_the_same_for_the_same_batches_to_the_bit(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, backend="cpu")
     batch = batch_of(workload)

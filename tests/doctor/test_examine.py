@@ -488,6 +488,7 @@ def test_the_model_and_the_iterator_are_left_as_they_were() -> None:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     records = [{"features": np.zeros(FEATURES, np.float32), "label": 0} for _ in range(64)]
     iterator = etl.RawIterator(records, etl.Pipeline([]), batch_size=8)
+    iterator.set_epoch(3)
     batches = iter(iterator)
     next(batches)
     next(batches)

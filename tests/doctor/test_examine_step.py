@@ -146,15 +146,6 @@ def test_the_marks_of_repeated_records_are_left_out_of_joined_batches() -> None:
     assert (joined.features.shape, joined.labels, joined.repeated) == ((4, 3), None, None)
 
 
-def test_an_iterator_of_etl_is_left_at_its_position() -> None:
-    records = [{"features": np.zeros(FEATURES, np.float32), "label": 0} for _ in range(64)]
-    with etl.RawIterator(records, etl.Pipeline([]), batch_size=8) as iterator:
-        iterator.set_epoch(3)
-        state = iterator.state_dict()
-        examine(iterator=iterator, step=do_nothing, batches=2)
-        assert iterator.state_dict() == state
-
-
 def test_an_error_of_a_step_is_raised_unchanged() -> None:
     class UnusualError(Exception):
         pass

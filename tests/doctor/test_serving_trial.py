@@ -126,8 +126,12 @@ def test_the_trial_is_part_of_an_examination(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("etl.doctor.examination.CHECKS", (SharedModel(),))
     monkeypatch.setattr(forward_pass, "SERVING_SECONDS", 0.1)
     model = mlp()
+    shown: list[Any] = []
     with predicting(model):
-        (found,) = examine(model, Batches(), backend="cpu", batches=4, try_remedies=True).findings
+        (found,) = examine(
+            model, Batches(), backend="cpu", batches=4, try_remedies=True, progress=lambda *each: shown.append(each)
+        ).findings
+    assert shown[-1] == (f"trying: {found.remedy}", 0, 1)
     assert found.trial is not None
     assert found.trial_failed is None
     assert found.saves_seconds is None

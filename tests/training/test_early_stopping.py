@@ -6,6 +6,7 @@ import gc
 import math
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import etl
 from etl.loading.batch import Batch
 from etl.training import EarlyStopping, FitResult
 from etl.training.early_stopping import _weight
+from etl.training.ranks import Ranks
 from tests.training.rank_jobs import make_model, raw
 
 
@@ -96,6 +98,22 @@ def test_by_default_the_score_is_that_of_the_training() -> None:
     stopping = EarlyStopping(max_epochs=2)
     result = fit(stopping)
     assert stopping.scores == pytest.approx([np.mean(result.scores[:4]), np.mean(result.scores[4:])], rel=1e-6)
+
+
+def test_losses_before_a_resume_weigh_the_same_on_another_number_of_ranks() -> None:
+    def started(world_size: int) -> Any:
+        stopping = EarlyStopping(max_epochs=2, keep_best=False)
+        training: Any = SimpleNamespace(ranks=Ranks(0, world_size), epochs_done=0, check_whole_model=lambda _: None)
+        stopping.training_started(training)
+        return stopping
+
+    before, after = started(2), started(1)
+    before.iteration_done(SimpleNamespace(score=1.0, samples=4))
+    after.load_state_dict(before.state_dict())
+    assert after.state_dict() == before.state_dict()
+    after.iteration_done(SimpleNamespace(score=4.0, samples=8))
+    after.epoch_done(0)
+    assert after.scores == [2.5]
 
 
 def test_it_stops_within_an_epoch_when_the_time_is_over() -> None:

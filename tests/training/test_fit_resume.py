@@ -81,16 +81,3 @@ def test_training_interrupted_and_resumed_has_the_scores_of_training_at_one_go(
         rest = etl.fit(fresh, iterator, backend="cpu", epochs=2 - saver.state["epoch"])
     assert saver.scores + rest.scores == expected
     assert rest.samples == 2 * RECORDS - sum(BATCH if number % BATCHES < 6 else 2 for number in range(at + 1))
-
-
-def test_a_state_taken_from_one_strategy_resumes_another(tmp_path: Path) -> None:
-    model = etl.models.create("mlp", (6,), 3)
-    with make("raw async", tmp_path) as iterator:
-        saver = Saver(iterator, model, 2)
-        with pytest.raises(StopTrainingError):
-            etl.fit(model, iterator, backend="cpu", listeners=[saver])
-    with make("raw", tmp_path) as whole, make("presaved", tmp_path) as resumed:
-        resumed.load_state_dict(saver.state)
-        rest = list(whole)[3:]
-        for batch, expected in zip(resumed, rest, strict=True):
-            np.testing.assert_array_equal(batch.features, expected.features)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 import numpy as np
@@ -29,6 +30,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import etl
 from etl.training import Checkpoint, EarlyStopping, FitResult, Iteration, RankError, fit_parallel
 from etl.training.ranks import ERROR_FILE, Ranks, record_failure
+from etl.training.synchronisation import ParameterAveraging
 from tests.programs import run_python
 from tests.training import rank_jobs
 from tests.training.null_listener import NullListener
@@ -207,6 +209,25 @@ def test_averaging_every_three_iterations_is_what_its_definition_says(
     assert [each["averaged"]["scores"] for each in in_turns] == [pytest.approx(losses[rank::2]) for rank in range(2)]
     assert losses[0] != pytest.approx(losses[1])
     assert started[0].scores[0] == pytest.approx((losses[0] + losses[1]) / 2)
+
+
+def test_what_adam_keeps_on_the_cpu_is_averaged_where_ranks_can_send_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.zeros(1, rank_jobs.FEATURES)).sum().backward()
+    optimizer.step()
+    sent: list[Any] = []
+    copied: list[Any] = []
+    averaging = "torch.distributed.algorithms.model_averaging.utils.average_parameters"
+    monkeypatch.setattr(averaging, lambda tensors, _: sent.extend(tensors))
+    monkeypatch.setattr("etl.training.synchronisation.broadcast", lambda _: None)
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda tensors, _: copied.extend(tensors))
+    # In place of a GPU.
+    ranks: Any = SimpleNamespace(device=torch.device("meta"), check_equal=lambda *_: None)
+    ParameterAveraging(model, optimizer, ranks, frequency=1).after_step()
+    assert {each.device.type for each in sent} == {"meta"}
+    assert {each.device.type for each in copied} == {"cpu"}
+    assert len(sent) == len(copied) == 4 * (1 + 3)  # parameters, each with a step and two means
 
 
 def trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

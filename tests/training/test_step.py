@@ -64,6 +64,11 @@ def test_other_labels_are_refused_with_dtype_and_value_or_shape_and_what_to_do(l
     assert labels is None or str(raised.value).endswith(DOES)
 
 
+def test_an_output_without_an_axis_is_refused_with_its_shape() -> None:
+    with pytest.raises(ValueError, match=r"have shape \(6,\), and the model's output has shape \(\): cross"):
+        cross_entropy(torch.tensor(0.5), torch.tensor(NUMBERS))
+
+
 def test_targets_that_the_outputs_do_not_fit_or_that_are_not_finite_are_refused() -> None:
     with pytest.raises(ValueError, match=r"labels of dtype float32 and shape \(6,\) are targets of a regression"):
         squared_error(OUTPUT, torch.zeros(6))

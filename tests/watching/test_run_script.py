@@ -81,6 +81,17 @@ def test_however_a_script_ends_it_exits_the_same_and_there_is_a_report(script: P
     assert "etl/watching" not in errors
 
 
+@pytest.mark.parametrize(("end", "code"), [("", 2), ("os._exit(0)", 2), ("os._exit(4)", 4), ("sys.exit(3)", 3)])
+def test_a_report_that_cannot_be_written_is_said_in_one_line_and_a_scripts_own_exit_code_stays(
+    script: Path, end: str, code: int
+) -> None:
+    script.write_text(f"{LOOP}\nimport os, sys\nos.mkdir('found.json')\ntrain()\n{end}\n")
+    found, _, errors = run(script, options=("--json", "found.json"))
+    assert found == code
+    assert re.fullmatch("etl: .*found.json: cannot be written .*", errors.splitlines()[-1])
+    assert "Traceback" not in errors
+
+
 def test_ctrl_c_ends_it_as_it_ends_python_and_there_is_a_report(script: Path) -> None:
     script.write_text(f"{LOOP}\nimport atexit\natexit.register(print, 'at exit')\ntrain(10**6)\n")
     process = start(script)
@@ -102,6 +113,24 @@ def test_a_limit_ends_it_early_and_well(script: Path, option: str, batches: int 
     assert code == 0, errors
     ((found, *_),) = json.loads(file.read_text())["ranks"]
     assert batches is None or found["batches"] == batches
+
+
+def test_what_was_found_is_written_where_it_was_asked_for_though_the_script_changes_its_folder(script: Path) -> None:
+    script.write_text(f"{LOOP}\nimport os\nos.mkdir('elsewhere')\nos.chdir('elsewhere')\ntrain()\n")
+    code, _, errors = run(script, options=("--json", "found.json"))
+    assert code == 0, errors
+    assert json.loads(script.with_name("found.json").read_text())["ranks"]
+
+
+def test_on_standard_output_it_follows_what_the_script_printed_into_a_file(script: Path) -> None:
+    script.write_text(f"{LOOP}\nprint('first', flush=True)\ntrain()\nprint('last')\n")
+    command = [sys.executable, "-m", "etl", "run", "--json", "-", script.name]
+    with script.with_name("output").open("w+") as output:
+        subprocess.run(command, cwd=script.parent, stdout=output, stderr=subprocess.DEVNULL, timeout=120, check=True)
+        output.seek(0)
+        first, last, found = output.read().split("\n", 2)
+    assert (first, last) == ("first", "last")
+    assert json.loads(found)["ranks"]
 
 
 def test_ranks_are_not_ended_at_steps_of_their_own(
@@ -128,6 +157,7 @@ def test_a_module_runs_with_its_arguments(script: Path) -> None:
         ("missing", ("-m",), "there is no module 'missing'"),
         ("missing.train", ("-m",), "module 'missing.train' cannot be found: No module named 'missing'"),
         ("train.py", ("--epochs=0",), "--epochs must be above 0, not 0"),
+        ("train.py", ("--json=no/such/found.json",), "--json no/such/found.json: there is no folder no/such"),
     ],
 )
 def test_a_wrong_call_is_one_line(script: Path, name: str, options: tuple[str, ...], message: str) -> None:

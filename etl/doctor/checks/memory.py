@@ -42,9 +42,9 @@ class GarbageCollection(Check):
     why = "a full collection visits every live container object, and no other Python code runs meanwhile"
 
     def look(self, case: Case) -> Finding:
-        if case.setup is None or case.observation is None:
-            return self.not_looked_at()
         observation = case.observation
+        if observation is None:
+            return self.not_looked_at()
         count = sum(each.count for each in observation.collections)
         seconds = sum(each.seconds for each in observation.collections)
         objects = observation.tracked_objects

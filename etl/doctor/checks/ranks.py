@@ -18,7 +18,7 @@ class WaitForRanks(Check):
     why = "ranks that average in every step are as slow as the slowest of them"
 
     def look(self, case: Case) -> Finding:
-        if case.setup is None or case.observation is None or case.rank is None:
+        if case.observation is None or case.rank is None:
             return self.not_looked_at()
         if case.of_model is not None:
             return self.not_looked_at(
@@ -76,7 +76,7 @@ class RankBatches(Check):
     why = "ranks that average exchange the same number of values after a batch of any size"
 
     def look(self, case: Case) -> Finding:
-        if case.setup is None or case.observation is None or case.rank is None:
+        if case.observation is None or case.rank is None:
             return self.not_looked_at()
         size, ranks = record_count(case.observation.batch), case.rank.world_size
         found = f"batches of {size} record{'s' if size > 1 else ''} on each of {ranks} ranks"

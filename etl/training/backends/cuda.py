@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,7 @@ class CudaBackend:
         while self._under_way and self._under_way[0][0].query():  # it has been copied
             self._under_way.popleft()
         self._turn = (self._turn + 1) % BUFFERS
-        position = iter(range(sum(1 for _ in batch.arrays())))
+        position = itertools.count()
         with torch.cuda.stream(self._stream):
             moved = map_batch(batch, lambda array: self._copy(as_tensor(array), next(position), stage))
             copied = torch.cuda.Event()
