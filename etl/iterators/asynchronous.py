@@ -239,7 +239,7 @@ class AsyncIterator(AheadIterator):
             return iter(self._iterator)
         self._end_epoch()
         reader = self._only_reader()
-        state = self._rewind()
+        self._rewind()
         cursor = ThreadCursor()
         plans = self._source.plans(cursor, self._buffers)
         prefetch_size = self._prefetch_size
@@ -253,7 +253,7 @@ class AsyncIterator(AheadIterator):
             self._buffers.max_free = prefetch_size + 2
         else:
             self._source.hold_batches(prefetch_size + 1)
-        self._state, self._after, self._has_read_ahead = state, None, True
+        self._state, self._after, self._has_read_ahead = self._read_state(), None, True
         # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
         name_error = self._source.name_error
         make_thread = interrupts.Worker if reader is None else reader.call
