@@ -193,8 +193,9 @@ def plan_epoch(
     sampler: Sampler, loader: Loader, epoch: int, position: int, pool: BufferPool, cursor: Cursor
 ) -> Iterator[BatchPlan]:
     """Yield a plan for each batch in the rest of an epoch."""
+    capacity = min(sampler.batch_size, sampler.records)
     for indices, repeated, after in sampler.batches(epoch, position):
-        yield BatchPlan(loader, indices, epoch, pool, sampler.batch_size, cursor, repeated, Position(epoch, after))
+        yield BatchPlan(loader, indices, epoch, pool, capacity, cursor, repeated, Position(epoch, after))
 
 
 class SkippedRecords:
