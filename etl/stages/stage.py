@@ -83,8 +83,8 @@ def describe_stage(stage: AnyStage) -> dict[str, Any]:
     """Return what identifies `stage` in a fingerprint, as JSON values: name, class or function, version and settings.
 
     Settings are the fields of a dataclass, the attributes of any other object, or the variables that a function
-    captures from an enclosing function. Raises `TypeError` unless settings are numbers, strings, arrays, or collections
-    of these.
+    captures from an enclosing function; those of a method are its object's. Raises `TypeError` unless settings are
+    numbers, strings, arrays, or collections of these.
     """
     description = {
         "name": stage_name(stage),
@@ -120,6 +120,8 @@ def _settings(stage: Any) -> dict[str, Any]:
         }
     if inspect.isfunction(stage):
         return dict(inspect.getclosurevars(stage).nonlocals)
+    if inspect.ismethod(stage) and not inspect.isclass(stage.__self__):
+        return _settings(stage.__self__)
     return dict(getattr(stage, "__dict__", {}))
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 import etl
 from etl.sources import Record, RecordError
 from etl.stages import ChannelsFirst, Decode, Normalise, Resize
+from etl.stages.stage import AnyStage
 
 FLOAT32 = np.finfo(np.float32)
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
@@ -203,13 +204,22 @@ def test_settings_of_every_kind_of_stage_are_in_the_fingerprint() -> None:
         def __call__(self, record: Record) -> Record:
             return record
 
+        def cut(self, record: Record) -> Record:
+            return record
+
     def scale_by(factor: float) -> Callable[[Record], Record]:
         def scale(record: Record) -> Record:
             return {**record, "features": record["features"] * factor}
 
         return scale
 
-    for first, second in ((Crop(10), Crop(20)), (scale_by(2), scale_by(3)), (Crop(np.ones(2)), Crop(np.zeros(2)))):
+    pairs: list[tuple[AnyStage, AnyStage]] = [
+        (Crop(10), Crop(20)),
+        (Crop(10).cut, Crop(20).cut),
+        (scale_by(2), scale_by(3)),
+        (Crop(np.ones(2)), Crop(np.zeros(2))),
+    ]
+    for first, second in pairs:
         assert etl.Pipeline([first]).fingerprint != etl.Pipeline([second]).fingerprint
     assert etl.Pipeline([Crop(np.int64(10))]).fingerprint == etl.Pipeline([Crop(10)]).fingerprint
 
