@@ -164,18 +164,6 @@ def test_a_hanging_stage_is_named() -> None:
     wait_for_prefetch_threads()
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
-def test_a_timeout_that_cannot_be_meant_is_refused(timeout: float) -> None:
-    with pytest.raises(ValueError, match="timeout must be a number of seconds above 0, or None, not "):
-        etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING), timeout=timeout)
-
-
-@pytest.mark.parametrize("threads", [0, 1.5])
-def test_threads_are_a_whole_number_of_at_least_1(threads: Any) -> None:
-    with pytest.raises(ValueError, match=f"threads must be a whole number of at least 1, not {threads!r}"):
-        etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING), threads=threads)
-
-
 def test_an_iterator_of_the_callers_own_is_advanced_by_one_thread() -> None:
     class Foreign:
         """Only the protocol, without what makes its batches divisible."""
