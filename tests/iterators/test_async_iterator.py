@@ -189,6 +189,7 @@ def test_an_iterator_that_must_not_be_wrapped_is_refused_with_its_reason() -> No
     refused: list[tuple[Any, str]] = [
         (etl.SyntheticIterator((3,), 2, 4), "SyntheticIterator must not be wrapped.*it repeats one batch"),
         (make_async(), "AsyncIterator must not be wrapped.*it is asynchronous already"),
+        (etl.DeviceIterator(make_async(), "cpu"), "DeviceIterator must .*is on the device already; wrap the"),
         (Camera(RECORDS, NOTHING), "Camera must not be wrapped in AsyncIterator: the camera has one buffer"),
         (Silent(RECORDS, NOTHING), "Silent must not be wrapped in AsyncIterator: its async_supported is False"),
     ]

@@ -152,8 +152,3 @@ def test_fit_accepts_it_in_place_of_the_wrapped_iterator() -> None:
         return etl.fit(model, iterator, backend="cpu", epochs=2).scores
 
     assert scores(etl.DeviceIterator(etl.AsyncIterator(numbered()), "cpu")) == scores(numbered())
-
-
-def test_it_must_not_be_wrapped_in_threads() -> None:
-    with pytest.raises(ValueError, match="it is on the device already; wrap the iterator inside it"):
-        etl.AsyncIterator(etl.DeviceIterator(numbered(), "cpu"))
