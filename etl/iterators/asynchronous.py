@@ -263,7 +263,7 @@ class AsyncIterator(AheadIterator):
         else:
             from etl.prefetch.processes import ProcessPrefetcher  # here, for the same reason
 
-            prefetcher = ProcessPrefetcher(plans, prefetch_size, cursor, name_error, self._worker_pool)
+            prefetcher = ProcessPrefetcher(plans, prefetch_size, cursor, name_error, self._worker_pool, make_thread)
         epoch = _Epoch(self, prefetcher, self._timeout)
         self._running = weakref.ref(epoch)
         prefetcher.start()
@@ -303,7 +303,7 @@ class AsyncIterator(AheadIterator):
 
         Raises `ValueError` if there should be several, and they cannot read the source at once.
         """
-        if self._worker_pool is not None or (self._source.loader is not None and self._unsafe is None):
+        if self._source.loader is not None and self._unsafe is None:
             return None
         if self._unsafe is not None and self.threads > 1:
             if not self._is_checked:
@@ -364,12 +364,10 @@ class _Epoch(Iterator[Batch]):
         owner = self._owner
         try:
             while (plan := self._prefetcher.take(self._timeout)) is not None:
-                batch: Batch | None = plan.batch
                 if plan.skipped:
                     self._skipped.add(plan)
-                if batch is None:
-                    batch = owner._source.fill(plan)
                 owner._after = plan.after
+                batch: Batch | None = plan.batch
                 if batch is not None:
                     return batch
         except BaseException as error:

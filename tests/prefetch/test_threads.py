@@ -150,6 +150,15 @@ def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_wo
     wait_for_prefetch_threads()
 
 
+def test_a_record_that_hangs_while_it_replaces_a_bad_one_is_named() -> None:
+    records = Watched(29, waiting={1}, failing={4, 5, 6, 7})
+    raw = etl.RawIterator(records, NOTHING, 4, on_error="skip").shard(1, 2)  # whose first batch is all bad
+    with pytest.raises(RecordError, match=r"record 1 of Watched \(1.jpg\): failed at stage 'read': not finished after"):
+        labels_of(etl.AsyncIterator(raw, 2, threads=2, timeout=1))
+    records.gate.set()
+    wait_for_prefetch_threads()
+
+
 def test_a_hanging_stage_is_named() -> None:
     gate = threading.Event()
 
