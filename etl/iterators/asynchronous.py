@@ -8,7 +8,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -242,17 +241,10 @@ class AsyncIterator(AheadIterator):
         self._rewind()
         cursor = ThreadCursor()
         plans = self._source.plans(cursor, self._buffers)
-        prefetch_size = self._prefetch_size
-        if self._memory_budget is not None:
-            fit = partial(_fit_into, self._memory_budget, plans)
-            try:
-                prefetch_size, plans = fit() if reader is None else reader.result(fit)
-            except RecordError as error:
-                raise_from(self._explained(error), error)
-        if self._buffers is not None:
-            self._buffers.max_free = prefetch_size + 2
-        else:
-            self._source.hold_batches(prefetch_size + 1)
+        # With a budget, how many fit is known when a thread has planned the first.
+        prefetch_size = self._prefetch_size if self._memory_budget is None else 1
+        hold = partial(self._source.hold_batches, pool=self._buffers)
+        hold(prefetch_size + 1)
         self._state, self._after, self._has_read_ahead = self._read_state(), None, True
         # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
         name_error = self._source.name_error
@@ -264,6 +256,8 @@ class AsyncIterator(AheadIterator):
             from etl.prefetch.processes import ProcessPrefetcher  # here, for the same reason
 
             prefetcher = ProcessPrefetcher(plans, prefetch_size, cursor, name_error, self._worker_pool, make_thread)
+        if self._memory_budget is not None:
+            prefetcher.fit = partial(_fit_into, self._memory_budget, hold)
         epoch = _Epoch(self, prefetcher, self._timeout)
         self._running = weakref.ref(epoch)
         prefetcher.start()
@@ -395,14 +389,17 @@ def _own_rank() -> object:
     return os.environ.get("RANK")
 
 
-def _fit_into(budget: int, plans: Iterator[AnyPlan]) -> tuple[int, Iterator[AnyPlan]]:
-    """Return how many batches to load ahead, so that they and the caller's fit into `budget` bytes, and all plans."""
-    first = next(plans, None)
+def _fit_into(budget: int, hold: Callable[[int], None], first: AnyPlan) -> int:
+    """Return how many batches as large as `first` to load ahead, so that they and the caller's fit into `budget` bytes.
+
+    Memory for all of them is kept with `hold`.
+    """
     if not isinstance(first, BatchPlan):
-        return 1, plans if first is None else chain([first], plans)
+        return 1
     nbytes = max(1, sum(array.nbytes for array in first.arrays.values()))
     if budget < 2 * nbytes:
         raise ValueError(
             f"memory_budget is {budget:,} bytes and a batch {nbytes:,}; it must hold two, the caller's and the next"
         )
-    return budget // nbytes - 1, chain([first], plans)
+    hold(budget // nbytes)
+    return budget // nbytes - 1

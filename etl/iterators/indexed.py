@@ -129,9 +129,12 @@ class IndexedIterator(BatchIterator):
         """From now on, put batches into memory from `allocate(nbytes)`, a uint8 array of shape `(nbytes,)`."""
         self._pool = BufferPool(self._pool.reuse, self._pool.max_free, allocate)
 
-    def hold_batches(self, batches: int) -> None:
-        """Keep the memory of this many batches, besides the one that the caller holds, for reuse in this epoch."""
-        self._pool.max_free = batches + 1
+    def hold_batches(self, batches: int, pool: BufferPool | None = None) -> None:
+        """Keep the memory of this many batches, besides the one that the caller holds, for reuse in this epoch.
+
+        `pool` is that of `plans`.
+        """
+        (self._pool if pool is None else pool).max_free = batches + 1
 
     def plans(self, cursor: Cursor, pool: BufferPool | None = None) -> Iterator[AnyPlan]:
         """Begin the next epoch, which ends the one before, and yield a plan for each of its batches.

@@ -74,6 +74,8 @@ class Prefetcher:
         self._name_error = name_error
         # Batches that may still be begun.
         self._room = prefetch_size
+        # Returns how many batches to load ahead, if that depends on the first. Until then it is the only one.
+        self.fit: Callable[[AnyPlan], int] | None = None
         self._pending: deque[PendingBatch] = deque()
         # Pending batches with rows that no worker has taken.
         self._untaken: deque[PendingBatch] = deque()
@@ -209,11 +211,15 @@ class Prefetcher:
         """Plan the next batch; the caller has set `_is_planning` and decreased `_room`."""
         # An error is kept in no variable: its traceback holds these frames, and would keep itself and its batch alive.
         plan: AnyPlan | None = None
+        more = 0
         try:
             plan = next(self._plans, None)
+            if plan is not None and self.fit is not None:
+                more, self.fit = self.fit(plan) - 1, None
         except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
-            self._plan_error = raised
+            self._plan_error, plan = raised, None
         with self._lock:
+            self._room += more
             self._is_planning = False
             if plan is None:
                 self._is_exhausted = True

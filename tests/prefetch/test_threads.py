@@ -136,10 +136,12 @@ def test_the_error_is_that_of_the_lowest_bad_record_of_the_first_bad_batch(threa
 
 @pytest.mark.parametrize("threads", [1, 3])
 # The first record is loaded to plan the batches, before any of them begins.
-@pytest.mark.parametrize("hanging", [0, 1, 12])
-def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_works(threads: int, hanging: int) -> None:
+@pytest.mark.parametrize(("hanging", "options"), [(0, {}), (1, {}), (12, {}), (0, {"memory_budget": 1 << 20})])
+def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_works(
+    threads: int, hanging: int, options: dict[str, Any]
+) -> None:
     records = Watched(29, waiting={hanging, hanging + 4})  # where there are several threads, in the next batch, too
-    iterator = etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), 2, threads=threads, timeout=1)
+    iterator = etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), 2, threads=threads, timeout=1, **options)
     message = rf"record {hanging} of Watched \({hanging}.jpg\): failed at stage 'read': not finished after 1 s of wait"
     with pytest.raises(RecordError, match=message) as caught:
         labels_of(iterator)
