@@ -50,7 +50,7 @@ class DeviceIterator(AheadIterator):
     ------
     ValueError
         If `finish` has a stage other than `ChannelsFirst`, `Normalise` and `Cast`; while iterating, if a batch has
-        another form.
+        another form, or several inputs that `finish` would have to take.
     TypeError
         If `iterator` cannot be iterated; from `shard`, `state_dict` and `load_state_dict`, if it is not a
         `BatchIterator`.
@@ -91,6 +91,11 @@ class DeviceIterator(AheadIterator):
         if not self._finish:
             return batch
         features = batch.features
+        if isinstance(features, tuple):
+            raise ValueError(
+                f"features are a tuple of {len(features)} arrays, but `finish` takes records with one input; do its "
+                "work in a stage of your own, in the pipeline of the iterator"
+            )
         for stage in self._finish:
             features = stage(features)
         dtype = getattr(self, "dtype", None)

@@ -103,10 +103,18 @@ def test_a_stage_that_cannot_run_on_the_device_is_named() -> None:
             etl.DeviceIterator(numbered(), "cpu", finish=etl.Pipeline([ChannelsFirst(), stage]))
 
 
-def test_features_of_other_channels_are_refused_as_by_the_stage() -> None:
-    below = etl.RawIterator([{"features": np.zeros((3, 2, 2), np.uint8)}], NOTHING, 1)
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (1, r"features have shape \(1, 3, 2, 2\), not \(batch, 1, height, width\)"),
+        (2, "features are a tuple of 2 arrays, but `finish` takes records with one input; do its work in a stage of"),
+    ],
+)
+def test_features_that_cannot_be_finished_are_refused(inputs: int, message: str) -> None:
+    pixels = np.zeros((3, 2, 2), np.uint8)
+    below = etl.RawIterator([{"features": (pixels,) * inputs if inputs > 1 else pixels}], NOTHING, 1)
     device = etl.DeviceIterator(below, "cpu", finish=etl.Pipeline([Normalise((0.5,), (0.5,))]))
-    with pytest.raises(ValueError, match=r"features have shape \(1, 3, 2, 2\), not \(batch, 1, height, width\)"):
+    with pytest.raises(ValueError, match=message):
         next(iter(device))
 
 
