@@ -57,24 +57,13 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 def decode(encoded: NDArray[np.uint8], choose: Callable[[int, int], Region]) -> tuple[NDArray[np.uint8], bool]:
     """Decode a part of an image file to upright RGB pixels, with the values of `turbo.decode`.
 
-    The whole file is decoded if it is not a JPEG file, is in CMYK, or the library finds something wrong with it. Damage
-    below the part is not seen. Pillow does not report it, either, unless the file ends early.
-
-    Parameters
-    ----------
-    encoded : uint8 array of shape (bytes,)
-        Content of the file.
-    choose : callable
-        Returns the part of an upright image of the given height and width.
+    `choose` returns the part of an upright image of the given height and width. The whole file is decoded if it is not
+    a JPEG file, is in CMYK, or the library finds something wrong with it. Damage below the part is not seen. Pillow
+    does not report it, either, unless the file ends early.
 
     Returns
     -------
     uint8 array of shape (height, width, 3), and whether it is the part.
-
-    Raises
-    ------
-    ValueError or OSError
-        If the bytes are not a whole image.
     """
     library, size = find_library(), turbo.size_of_supported_jpeg(encoded)
     if library is not None and size is not None and encoded[-2:].tolist() == [0xFF, END_OF_IMAGE]:

@@ -44,21 +44,11 @@ def suffixes() -> tuple[str, ...]:
 
 
 def open_image(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None = None) -> Image.Image:
-    """Decode an image file to an upright RGB image.
+    """Decode the content of an image file, uint8 of shape `(bytes,)`, to an upright image of mode RGB, see `to_rgb`.
 
-    The EXIF orientation is applied. Greyscale, palette and CMYK are converted; alpha is dropped, as in torchvision's
-    `ImageFolder`; 16-bit channels keep their upper 8 bits. If there are several frames or pages, the first is taken.
-
-    Parameters
-    ----------
-    encoded : uint8 array of shape (bytes,)
-        Content of the file.
-
-    Raises
-    ------
-    OSError or ValueError
-        If the bytes are not a whole image, 8 bits cannot hold its pixels, it has more pixels than
-        `PIL.Image.MAX_IMAGE_PIXELS`, or it is a JPEG file with so many scans that decoding would take too long.
+    If there are several frames or pages, the first is taken. Raises `OSError` or `ValueError` if the bytes are not a
+    whole image, 8 bits cannot hold its pixels, it has more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or it is a JPEG
+    file with so many scans that decoding would take too long.
     """
     try:
         return _open_image(encoded, at_least)
@@ -119,9 +109,9 @@ def check_scans(encoded: NDArray[np.uint8], pixels: int) -> None:
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return `image` decoded, of mode RGB.
 
-    Greyscale, palette and CMYK are converted, alpha is dropped, and 16-bit channels keep their upper 8 bits. Raises
-    `ValueError` for floating-point pixels and for integers of more than 16 bits: no conversion to 8 bits is right for
-    all of them, and Pillow's own turns pixels between 0 and 1 black.
+    Greyscale, palette and CMYK are converted; alpha is dropped, as in torchvision's `ImageFolder`; 16-bit channels keep
+    their upper 8 bits. Raises `ValueError` for floating-point pixels and for integers of more than 16 bits: no
+    conversion to 8 bits is right for all of them, and Pillow's own turns pixels between 0 and 1 black.
     """
     image.load()  # so that damaged data is an error of decoding, and the pixels outlive the file
     if image.mode == "F":
@@ -144,16 +134,7 @@ def to_pixels(image: Image.Image) -> NDArray[np.uint8]:
 def resize(features: np.ndarray | Image.Image, height: int, width: int) -> NDArray[np.uint8]:
     """Resize bilinearly with antialiasing: when an image shrinks, every source pixel counts.
 
-    Parameters
-    ----------
-    features : uint8 array of shape (rows, columns, 3) or (rows, columns), or Pillow image
-        The image.
-    height, width : int
-        New size in pixels.
-
-    Returns
-    -------
-    uint8 array of shape (height, width, 3) or (height, width)
+    `features` are uint8 of shape `(rows, columns, 3)` or `(rows, columns)`, or a Pillow image; the result is an array.
     """
     image = features if isinstance(features, Image.Image) else Image.fromarray(features)
     return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))

@@ -21,26 +21,11 @@ MIN_SCALED = 16
 
 
 def decode(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """Decode an image file to upright RGB pixels.
+    """Decode the content of an image file, uint8 of shape `(bytes,)`, to upright RGB pixels: `(height, width, 3)`.
 
     The pixels are bit for bit Pillow's if Pillow uses libjpeg-turbo, too. Files that are not JPEG, are in CMYK or are
-    damaged are passed to Pillow.
-
-    Parameters
-    ----------
-    encoded : uint8 array of shape (bytes,)
-        Content of the file.
-
-    Returns
-    -------
-    uint8 array of shape (height, width, 3)
-
-    Raises
-    ------
-    ValueError or OSError
-        If the bytes are not a whole image.
-    ImportError
-        If simplejpeg is not installed.
+    damaged are passed to Pillow. Raises `ValueError` or `OSError` if the bytes are not a whole image, and `ImportError`
+    if simplejpeg is not installed.
     """
     simplejpeg = import_simplejpeg()
     size = size_of_supported_jpeg(encoded)
@@ -63,24 +48,8 @@ def decode(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None = None) 
 def resize(pixels: NDArray[np.uint8], height: int, width: int, out: np.ndarray | None = None) -> NDArray[np.uint8]:
     """Resize bilinearly between the four nearest pixels; below half the size, some source pixels are not used.
 
-    Parameters
-    ----------
-    pixels : uint8 array of shape (rows, columns, 3) or (rows, columns)
-        The image.
-    height, width : int
-        New size in pixels.
-    out : uint8 array of the new shape, optional
-        Receives the result if it is contiguous.
-
-    Returns
-    -------
-    uint8 array of shape (height, width, 3) or (height, width)
-        `out` if the result was written there.
-
-    Raises
-    ------
-    ImportError
-        If OpenCV is not installed.
+    `pixels` are uint8 of shape `(rows, columns, 3)` or `(rows, columns)`. If `out` has the new shape and is contiguous,
+    the result is written there, and `out` is returned. Raises `ImportError` if OpenCV is not installed.
     """
     cv2 = import_cv2()
     resized: np.ndarray = cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)

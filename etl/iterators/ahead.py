@@ -14,8 +14,8 @@ from etl.loading.sampler import Uneven
 class AheadIterator(BatchIterator):
     """Keeps the caller's position, while the position of the wrapped iterator runs ahead.
 
-    A subclass begins each epoch with `_rewind`, sets `_state` with every batch that it hands out, and calls `_align`
-    after the last one.
+    A subclass begins each epoch with `_rewind`, sets `_state` when the epoch of the wrapped iterator has begun and with
+    every batch that it hands out, and calls `_align` after the last one.
     """
 
     async_supported = False
@@ -92,11 +92,10 @@ class AheadIterator(BatchIterator):
         """Return the state of the wrapped iterator; None if it cannot resume."""
         return self._iterator.state_dict() if self.can_resume else None
 
-    def _rewind(self) -> State | None:
-        """Move the wrapped iterator to the position of this one, and return its state there."""
+    def _rewind(self) -> None:
+        """Move the wrapped iterator to the epoch of this one."""
         if self._has_read_ahead:
             self._iterator.set_epoch(self._epoch)
-        return self._read_state()
 
     def _align(self) -> None:
         """Take over the position of the wrapped iterator, which has not read ahead."""

@@ -8,7 +8,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -239,21 +238,14 @@ class AsyncIterator(AheadIterator):
             return iter(self._iterator)
         self._end_epoch()
         reader = self._only_reader()
-        state = self._rewind()
+        self._rewind()
         cursor = ThreadCursor()
         plans = self._source.plans(cursor, self._buffers)
-        prefetch_size = self._prefetch_size
-        if self._memory_budget is not None:
-            fit = partial(_fit_into, self._memory_budget, plans)
-            try:
-                prefetch_size, plans = fit() if reader is None else reader.result(fit)
-            except RecordError as error:
-                raise_from(self._explained(error), error)
-        if self._buffers is not None:
-            self._buffers.max_free = prefetch_size + 2
-        else:
-            self._source.hold_batches(prefetch_size + 1)
-        self._state, self._after, self._has_read_ahead = state, None, True
+        # With a budget, how many fit is known when a thread has planned the first.
+        prefetch_size = self._prefetch_size if self._memory_budget is None else 1
+        hold = partial(self._source.hold_batches, pool=self._buffers)
+        hold(prefetch_size + 1)
+        self._state, self._after, self._has_read_ahead = self._read_state(), None, True
         # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
         name_error = self._source.name_error
         make_thread = interrupts.Worker if reader is None else reader.call
@@ -263,7 +255,9 @@ class AsyncIterator(AheadIterator):
         else:
             from etl.prefetch.processes import ProcessPrefetcher  # here, for the same reason
 
-            prefetcher = ProcessPrefetcher(plans, prefetch_size, cursor, name_error, self._worker_pool)
+            prefetcher = ProcessPrefetcher(plans, prefetch_size, cursor, name_error, self._worker_pool, make_thread)
+        if self._memory_budget is not None:
+            prefetcher.fit = partial(_fit_into, self._memory_budget, hold)
         epoch = _Epoch(self, prefetcher, self._timeout)
         self._running = weakref.ref(epoch)
         prefetcher.start()
@@ -303,7 +297,7 @@ class AsyncIterator(AheadIterator):
 
         Raises `ValueError` if there should be several, and they cannot read the source at once.
         """
-        if self._worker_pool is not None or (self._source.loader is not None and self._unsafe is None):
+        if self._source.loader is not None and self._unsafe is None:
             return None
         if self._unsafe is not None and self.threads > 1:
             if not self._is_checked:
@@ -364,12 +358,10 @@ class _Epoch(Iterator[Batch]):
         owner = self._owner
         try:
             while (plan := self._prefetcher.take(self._timeout)) is not None:
-                batch: Batch | None = plan.batch
                 if plan.skipped:
                     self._skipped.add(plan)
-                if batch is None:
-                    batch = owner._source.fill(plan)
                 owner._after = plan.after
+                batch: Batch | None = plan.batch
                 if batch is not None:
                     return batch
         except BaseException as error:
@@ -397,14 +389,17 @@ def _own_rank() -> object:
     return os.environ.get("RANK")
 
 
-def _fit_into(budget: int, plans: Iterator[AnyPlan]) -> tuple[int, Iterator[AnyPlan]]:
-    """Return how many batches to load ahead, so that they and the caller's fit into `budget` bytes, and all plans."""
-    first = next(plans, None)
+def _fit_into(budget: int, hold: Callable[[int], None], first: AnyPlan) -> int:
+    """Return how many batches as large as `first` to load ahead, so that they and the caller's fit into `budget` bytes.
+
+    Memory for all of them is kept with `hold`.
+    """
     if not isinstance(first, BatchPlan):
-        return 1, plans if first is None else chain([first], plans)
+        return 1
     nbytes = max(1, sum(array.nbytes for array in first.arrays.values()))
     if budget < 2 * nbytes:
         raise ValueError(
             f"memory_budget is {budget:,} bytes and a batch {nbytes:,}; it must hold two, the caller's and the next"
         )
-    return budget // nbytes - 1, chain([first], plans)
+    hold(budget // nbytes)
+    return budget // nbytes - 1

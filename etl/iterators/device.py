@@ -50,7 +50,7 @@ class DeviceIterator(AheadIterator):
     ------
     ValueError
         If `finish` has a stage other than `ChannelsFirst`, `Normalise` and `Cast`; while iterating, if a batch has
-        another form.
+        another form, or several inputs that `finish` would have to take.
     TypeError
         If `iterator` cannot be iterated; from `shard`, `state_dict` and `load_state_dict`, if it is not a
         `BatchIterator`.
@@ -75,10 +75,10 @@ class DeviceIterator(AheadIterator):
             allocate_with(self._backend.allocate)
 
     def __iter__(self) -> Iterator[Batch]:
-        self._state = self._rewind()
+        self._rewind()
         self._running = token = object()
         batches = iter(self._iterator)
-        self._has_read_ahead = True
+        self._state, self._has_read_ahead = self._read_state(), True
         return _Epoch(self, batches, token)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> DeviceIterator:
@@ -91,6 +91,11 @@ class DeviceIterator(AheadIterator):
         if not self._finish:
             return batch
         features = batch.features
+        if isinstance(features, tuple):
+            raise ValueError(
+                f"features are a tuple of {len(features)} arrays, but `finish` takes records with one input; do its "
+                "work in a stage of your own, in the pipeline of the iterator"
+            )
         for stage in self._finish:
             features = stage(features)
         dtype = getattr(self, "dtype", None)
@@ -121,12 +126,7 @@ class _Epoch(Iterator[Batch]):
             if owner._running is not self._token:
                 raise RuntimeError(ENDED)
             while not self._is_ended and len(self._sent) <= AHEAD:
-                batch = self._ask(self._batches)
-                if batch is _END:
-                    self._is_ended = True
-                else:
-                    self._sent.append((owner._backend.send(as_batch(batch)), owner._read_state()))
-                    del batch  # its memory can be reused as soon as it is copied
+                self._send_next(self._batches)
             if self._sent:
                 arriving, state = self._sent.popleft()
                 batch = owner._finished(arriving.receive())
@@ -141,15 +141,19 @@ class _Epoch(Iterator[Batch]):
         owner._align()
         raise StopIteration
 
-    def _ask(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch; `_END` at the end, or if it has failed and others come before it."""
+    def _send_next(self, batches: Iterator[Any]) -> None:
+        """Send the next batch. An error is kept until the batches before it have been handed out."""
+        owner = self._owner
         try:
-            return next(batches, _END)
+            batch = next(batches, _END)
+            if batch is _END:
+                self._is_ended = True
+            else:
+                self._sent.append((owner._backend.send(as_batch(batch)), owner._read_state()))
         except Exception as error:
             if not self._sent:
                 raise
-            self._error = error
-            return _END
+            self._error, self._is_ended = error, True
 
     def close(self) -> None:
         """End the epoch of the wrapped iterator."""
@@ -183,6 +187,10 @@ def _normalise(stage: Normalise) -> OnDevice:
     def normalise(features: torch.Tensor) -> torch.Tensor:
         import torch
 
+        if features.ndim != 4 or features.shape[1] != len(stage.mean):
+            raise ValueError(
+                f"features have shape {tuple(features.shape)}, not (batch, {len(stage.mean)}, height, width)"
+            )
         if features.device not in constants:
             constants[features.device] = [
                 torch.from_numpy(each).to(features.device) for each in (stage.offset, stage.scale)

@@ -13,21 +13,12 @@ from numpy.typing import NDArray
 from etl.arguments import whole_number
 from etl.iterators.iterator import BatchIterator, refuse_next
 from etl.loading.batch import Batch, register_pytree
-from etl.loading.batch_plan import (
-    ENDED,
-    AnyPlan,
-    BatchPlan,
-    Loader,
-    Position,
-    SkippedRecords,
-    State,
-    plan_epoch,
-)
+from etl.loading.batch_plan import ENDED, AnyPlan, Loader, Position, SkippedRecords, State, plan_epoch
 from etl.loading.buffer_pool import BufferPool
 from etl.loading.sampler import IDENTITY, Sampler, Uneven
 from etl.runtime.boundaries import batch_boundary
 from etl.sources.identity import digest_difference
-from etl.sources.record import RecordError, RecordSequence, source_name
+from etl.sources.record import RecordSequence, source_name
 from etl.stages.cursor import IDLE, Cursor, ThreadCursor
 from etl.stages.dtypes import find_dtype
 
@@ -53,7 +44,6 @@ class IndexedIterator(BatchIterator):
         self._epoch = 0
         self._position = 0
         self._resume_at = 0
-        self._filler: _Filler | None = None
         self._running: object | None = None
         self._closed = False
         self._digests: Mapping[str, str] | None = None
@@ -122,8 +112,8 @@ class IndexedIterator(BatchIterator):
             plan.load(0, plan.rows, cursor)
             if plan.skipped:
                 skipped.add(plan)
-                plan.drop_skipped()
-            batch = plan.batch if plan.batch is not None else self.fill(plan)
+                plan.drop_skipped(cursor)
+            batch = plan.batch
             self._position = plan.after.records
             del plan  # or the memory of the batch would not be free for the next one
             if batch is not None:
@@ -139,9 +129,12 @@ class IndexedIterator(BatchIterator):
         """From now on, put batches into memory from `allocate(nbytes)`, a uint8 array of shape `(nbytes,)`."""
         self._pool = BufferPool(self._pool.reuse, self._pool.max_free, allocate)
 
-    def hold_batches(self, batches: int) -> None:
-        """Keep the memory of this many batches, besides the one that the caller holds, for reuse in this epoch."""
-        self._pool.max_free = batches + 1
+    def hold_batches(self, batches: int, pool: BufferPool | None = None) -> None:
+        """Keep the memory of this many batches, besides the one that the caller holds, for reuse in this epoch.
+
+        `pool` is that of `plans`.
+        """
+        (self._pool if pool is None else pool).max_free = batches + 1
 
     def plans(self, cursor: Cursor, pool: BufferPool | None = None) -> Iterator[AnyPlan]:
         """Begin the next epoch, which ends the one before, and yield a plan for each of its batches.
@@ -164,24 +157,7 @@ class IndexedIterator(BatchIterator):
         ended = self._epoch
         self._epoch += 1
         self._position = 0
-        self._filler = None
         skipped.warn(ended, self._sampler.records)  # last, because warnings may be errors
-
-    def fill(self, plan: AnyPlan) -> Batch | None:
-        """Return a batch of repeated records in place of `plan`, whose records were all skipped.
-
-        This rank then gets as many batches as the others. None if ranks may get different numbers.
-
-        The epoch's order is divided into windows of `plan.rows` records. The batch holds the records that can be loaded
-        of the first window that has any, so it is the same for every strategy, and after a resume. Raises `RecordError`
-        if no record of the epoch can be loaded.
-        """
-        if not self._sampler.has_equal_ranks:
-            return None
-        epoch = plan.after.epoch
-        if self._filler is None or self._filler.epoch != epoch:
-            self._filler = _Filler(self._sampler, self._loader, epoch)
-        return self._filler.fill(plan, self._pool)
 
     def name_error(self, cursor: Cursor, cause: BaseException) -> BaseException:
         """Return an error for `cause` that names the record at `cursor`, or `cause` if there is none."""
@@ -237,7 +213,7 @@ class IndexedIterator(BatchIterator):
         part = copy.copy(self)
         part._pool = BufferPool(self._pool.reuse)
         part._sampler = dataclasses.replace(self._sampler, rank=rank, world_size=world_size, uneven=uneven)
-        part._running, part._filler = None, None
+        part._running = None
         part._position = part._resume_at
         return part
 
@@ -245,36 +221,3 @@ class IndexedIterator(BatchIterator):
         self._closed = True
         self._running = None
         self._pool.clear()
-
-
-class _Filler:
-    """Loads records from the start of one epoch, for batches whose own records were all skipped."""
-
-    def __init__(self, sampler: Sampler, loader: Loader, epoch: int) -> None:
-        self.epoch = epoch
-        self._loader = loader
-        self._ranks = f"rank {sampler.rank} of {sampler.world_size}"
-        self._order = sampler.order(epoch)
-        # The start of the first window with a good record, by window size, so that bad records are tried once an epoch.
-        self._first: dict[int, int] = {}
-
-    def fill(self, bad: AnyPlan, pool: BufferPool) -> Batch:
-        """Return a batch in place of `bad`, marked as repeated; raises `RecordError` if no record can be loaded."""
-        cursor = ThreadCursor()
-        size = bad.rows
-        for first in range(self._first.get(size, 0), len(self._order), size):
-            indices = self._order[first : first + size]
-            plan = BatchPlan(self._loader, indices, self.epoch, pool, size, cursor, repeated=len(indices))
-            plan.load(0, plan.rows, cursor)
-            if plan.skipped:
-                plan.drop_skipped()
-            if plan.batch is not None:
-                self._first[size] = first
-                return plan.batch
-        error = bad.skipped[0]
-        cause = (
-            f"{error.cause}; no other record of its batch or of epoch {self.epoch} can be loaded in its place, and "
-            f"without this batch {self._ranks} would get one fewer than the others: repair the records, or call "
-            'shard(..., uneven="allow")'
-        )
-        raise RecordError(error.source, error.record, error.stage, error.name, cause)

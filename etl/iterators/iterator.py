@@ -102,9 +102,8 @@ class BatchIterator(Protocol):
         Notes
         -----
         With `on_error="skip"`, a batch is smaller by the records that it skips. If it skips all of them, it is replaced
-        unless `uneven` is "allow": by as many records from the start of the epoch, all marked as repeated. They are
-        loaded in the thread that asks for the batch. If no record of the epoch can be loaded, a `RecordError` is
-        raised.
+        unless `uneven` is "allow": by as many records from the start of the epoch, all marked as repeated. Also with
+        worker processes, this process loads them. If no record of the epoch can be loaded, a `RecordError` is raised.
 
         Examples
         --------

@@ -9,12 +9,13 @@ import numpy as np
 from etl.arguments import whole_number
 from etl.iterators.indexed import IndexedIterator
 from etl.loading.batch import Batch
-from etl.loading.batch_plan import AnyPlan, BatchSpec, Granularity, Position, ReadyBatch
+from etl.loading.batch_plan import AnyPlan, Position, ReadyBatch
 from etl.loading.buffer_pool import BufferPool
+from etl.loading.record_loader import RecordLoader
 from etl.loading.sampler import Sampler, Uneven
-from etl.sources.record import RecordError, record_error
 from etl.stages.cursor import Cursor
 from etl.stages.dtypes import DTYPES, find_dtype
+from etl.stages.pipeline import Pipeline
 
 
 class SyntheticIterator(IndexedIterator):
@@ -63,7 +64,8 @@ class SyntheticIterator(IndexedIterator):
         random = np.random.default_rng(seed)
         features = random.standard_normal((batch_size, *shape), dtype=np.float32).astype(find_dtype(dtype))
         self._batch = Batch(features, random.integers(0, classes, batch_size))
-        super().__init__(sampler, _NoLoader(), dtype)
+        # Its batches are ready, so this loader is never asked for one.
+        super().__init__(sampler, RecordLoader([], Pipeline([]), None, sampler.seed, "raise"), dtype)
 
     def _subject(self) -> str:
         features = self._batch.features
@@ -93,18 +95,3 @@ class SyntheticIterator(IndexedIterator):
     def _plan_epoch(self, cursor: Cursor, pool: BufferPool) -> Iterator[AnyPlan]:  # noqa: ARG002 - nothing is loaded
         for _, _, after in self._sampler.batches(self._epoch, self._position):
             yield ReadyBatch(self._batch, Position(self._epoch, after))
-
-
-class _NoLoader:
-    """The `Loader` of an iterator that loads nothing."""
-
-    granularity: Granularity = "batch"
-
-    def plan(self, *_: object) -> BatchSpec:
-        return BatchSpec({})
-
-    def load(self, *_: object) -> dict[int, RecordError]:
-        return {}
-
-    def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
-        return record_error(self, cursor.record, "repeat", cause)

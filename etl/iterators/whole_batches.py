@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etl.iterators.iterator import BatchIterator, close_epoch
-from etl.loading.batch_plan import AnyPlan, ReadyBatch, SkippedRecords, State
+from etl.loading.batch_plan import ReadyBatch, SkippedRecords, State
 from etl.loading.buffer_pool import BufferPool
 from etl.stages.cursor import IDLE, Cursor
 
@@ -22,7 +22,7 @@ class WholeBatches:
     """A user-defined iterator, or one over any iterable, with the methods by which `AsyncIterator` loads ahead.
 
     Each batch comes whole, from one thread: there is no `loader` of its records. Where `IndexedIterator` manages memory
-    or replaces batches of skipped records, there is nothing to do, because the iterator does that itself.
+    or warns of skipped records, there is nothing to do, because the iterator does that itself.
     """
 
     loader = None
@@ -72,11 +72,9 @@ class WholeBatches:
 
     def end_epoch(self, skipped: SkippedRecords) -> None: ...
 
-    def hold_batches(self, batches: int) -> None: ...
+    def hold_batches(self, batches: int, pool: BufferPool | None = None) -> None: ...
 
     def allocate_with(self, allocate: Callable[[int], NDArray[np.uint8]]) -> None: ...
-
-    def fill(self, plan: AnyPlan) -> None: ...
 
     def name_error(self, cursor: Cursor, cause: BaseException) -> BaseException:
         """Return a `TimeoutError` for `cause` that names the batch: the iterator's records are unknown."""

@@ -6,6 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -121,6 +122,8 @@ class BatchPlan:
         The records of the batch.
     repeated : int
         Number of records at the end of the batch that are repeated. `Batch.repeated` marks them.
+    filler : _Filler, optional
+        Makes another batch if all rows are skipped.
     """
 
     def __init__(
@@ -133,6 +136,7 @@ class BatchPlan:
         cursor: Cursor,
         repeated: int = 0,
         after: Position | None = None,
+        filler: _Filler | None = None,
     ) -> None:
         self.loader = loader
         self.indices = indices
@@ -141,6 +145,7 @@ class BatchPlan:
         self.after: Any = after
         self.rows = len(indices)
         self.granularity = loader.granularity
+        self._filler = filler
         self.skipped: dict[int, RecordError] = {}
         spec = loader.plan(indices, epoch, cursor)
         cursor.record = IDLE
@@ -160,13 +165,19 @@ class BatchPlan:
         for row, error in skipped.items():
             self.skipped[first + row] = error
 
-    def drop_skipped(self) -> None:
-        """Remove the skipped rows from `batch`, which becomes None if no row is left."""
+    def drop_skipped(self, cursor: Cursor) -> None:
+        """Remove the skipped rows from `batch`.
+
+        If no row is left, it becomes a batch of repeated records from `filler`, or None if there is no filler. Raises
+        `RecordError` if no record of the epoch can be loaded.
+        """
         kept = [row for row in range(self.rows) if row not in self.skipped]
         marks = np.array(kept) >= self.rows - self.repeated
         arrays = {name: array[kept] for name, array in self.arrays.items()}
         self.batch = make_batch(arrays, marks if marks.any() else None) if kept else None
         self.arrays = {}
+        if self.batch is None and self._filler is not None:
+            self.batch = self._filler.fill(self, cursor)
 
 
 class ReadyBatch:
@@ -182,7 +193,7 @@ class ReadyBatch:
     def load(self, first: int, last: int, cursor: Cursor) -> None:
         """Load nothing."""
 
-    def drop_skipped(self) -> None:
+    def drop_skipped(self, cursor: Cursor) -> None:
         """Drop nothing."""
 
 
@@ -193,8 +204,10 @@ def plan_epoch(
     sampler: Sampler, loader: Loader, epoch: int, position: int, pool: BufferPool, cursor: Cursor
 ) -> Iterator[BatchPlan]:
     """Yield a plan for each batch in the rest of an epoch."""
+    capacity = min(sampler.batch_size, sampler.records)
+    filler = _Filler(sampler, loader, epoch, pool) if sampler.has_equal_ranks else None
     for indices, repeated, after in sampler.batches(epoch, position):
-        yield BatchPlan(loader, indices, epoch, pool, sampler.batch_size, cursor, repeated, Position(epoch, after))
+        yield BatchPlan(loader, indices, epoch, pool, capacity, cursor, repeated, Position(epoch, after), filler)
 
 
 class SkippedRecords:
@@ -218,3 +231,45 @@ class SkippedRecords:
         warnings.warn(
             f"epoch {epoch} left out {self._count:,} of {records:,} records: {shown}", UserWarning, stacklevel=3
         )
+
+
+class _Filler:
+    """Loads repeated records in place of a batch whose own were all skipped, so that all ranks get as many batches.
+
+    The epoch's order is divided into windows of as many records as the batch has. The new batch holds the records that
+    can be loaded of the first window that has any, so it is the same for every strategy, and after a resume.
+    """
+
+    def __init__(self, sampler: Sampler, loader: Loader, epoch: int, pool: BufferPool) -> None:
+        self._sampler = sampler
+        self._loader = loader
+        self._epoch = epoch
+        self._pool = pool
+        # The start of the first window with a good record, by window size, so that bad records are tried once an epoch.
+        self._first: dict[int, int] = {}
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        return self._sampler.order(self._epoch)
+
+    def fill(self, bad: BatchPlan, cursor: Cursor) -> Batch:
+        """Return a batch in place of `bad`, marked as repeated; raises `RecordError` if no record can be loaded."""
+        size = bad.rows
+        for first in range(self._first.get(size, 0), len(self._order), size):
+            indices = self._order[first : first + size]
+            bad.indices = indices  # for a timeout, which names one that is being loaded
+            plan = BatchPlan(self._loader, indices, self._epoch, self._pool, size, cursor, repeated=len(indices))
+            plan.load(0, plan.rows, cursor)
+            if plan.skipped:
+                plan.drop_skipped(cursor)
+            if plan.batch is not None:
+                self._first[size] = first
+                return plan.batch
+        error = bad.skipped[0]
+        ranks = f"rank {self._sampler.rank} of {self._sampler.world_size}"
+        cause = (
+            f"{error.cause}; no other record of its batch or of epoch {self._epoch} can be loaded in its place, and "
+            f"without this batch {ranks} would get one fewer than the others: repair the records, or call "
+            'shard(..., uneven="allow")'
+        )
+        raise RecordError(error.source, error.record, error.stage, error.name, cause)

@@ -16,8 +16,6 @@ from etl.stages.collate import check_no_more, check_value, missing_field, write_
 from etl.stages.fields import MASKS, batch_fields, check_same_places, group_of, mask_of, masked_by
 from presave import Record
 
-NOTHING = np.array(None)
-
 
 @dataclass(frozen=True)
 class _Role:
@@ -141,11 +139,11 @@ class Padder:
         return _Role(masks=field) if field != name else _Role(True, self._padding.filling(name, out[name].dtype))
 
     def _write_padded(self, fields: Record, name: str, out: np.ndarray, index: int, filling: Any) -> None:
-        value = np.asarray(fields[name]) if name in fields else NOTHING
+        value = _find(fields, name)
         steps = len(value) if value.ndim else 0
         if steps <= len(out):
-            # Before its length: the field must exist, and have the other axes of the batch.
-            check_value(name, _find(fields, name), out[:steps], self._casts)
+            # Before its length: it must have the other axes of the batch.
+            check_value(name, value, out[:steps], self._casts)
         self._check_length(name, steps, index)
         if steps > len(out):
             # Unless one length was asked for, the batch is as long as its longest record: as the data set says, which

@@ -8,12 +8,11 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from presave import interrupts
 
 LOADING, IDLE = "etl-prefetch", "etl-idle"
-T = TypeVar("T")
 
 
 class LastingThread:
@@ -42,10 +41,6 @@ class LastingThread:
     def call(self, target: Callable[..., object], args: tuple[Any, ...] = (), *, name: str = LOADING) -> Call:
         """Return a call to start; the arguments are those of `interrupts.Worker`."""
         return Call(self, target, args, name)
-
-    def result(self, function: Callable[[], T]) -> T:
-        """Call `function` in the thread and return its result, or raise its exception."""
-        return interrupts.result_of(function, lambda run: interrupts.start([self.call(run)]))
 
     def close(self) -> None:
         """End the thread after its last call."""

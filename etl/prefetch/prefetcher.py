@@ -34,7 +34,7 @@ class PendingBatch:
     next_row : int
         The first row that no worker has taken.
     is_done : bool
-        True when all rows are loaded or have failed.
+        True when all rows are loaded or have failed, and those that were skipped are dropped.
     errors : list of (int, BaseException)
         The first row of each chunk that failed, with its error.
     """
@@ -74,9 +74,13 @@ class Prefetcher:
         self._name_error = name_error
         # Batches that may still be begun.
         self._room = prefetch_size
+        # Returns how many batches to load ahead, if that depends on the first. Until then it is the only one.
+        self.fit: Callable[[AnyPlan], int] | None = None
         self._pending: deque[PendingBatch] = deque()
         # Pending batches with rows that no worker has taken.
         self._untaken: deque[PendingBatch] = deque()
+        # Pending batches whose rows are all loaded, except for some that were skipped.
+        self._skipping: deque[PendingBatch] = deque()
         self._is_planning = False
         self._plan_error: BaseException | None = None
         self._is_exhausted = False
@@ -167,6 +171,7 @@ class Prefetcher:
             self._stop()
             self._pending.clear()
             self._untaken.clear()
+            self._skipping.clear()
             self._has_work.notify_all()
             self._is_ready.notify_all()
         # The garbage collector may run this in one of the threads, which holds the lock that another one waits for.
@@ -206,11 +211,15 @@ class Prefetcher:
         """Plan the next batch; the caller has set `_is_planning` and decreased `_room`."""
         # An error is kept in no variable: its traceback holds these frames, and would keep itself and its batch alive.
         plan: AnyPlan | None = None
+        more = 0
         try:
             plan = next(self._plans, None)
+            if plan is not None and self.fit is not None:
+                more, self.fit = self.fit(plan) - 1, None
         except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
-            self._plan_error = raised
+            self._plan_error, plan = raised, None
         with self._lock:
+            self._room += more
             self._is_planning = False
             if plan is None:
                 self._is_exhausted = True
@@ -230,7 +239,7 @@ class Prefetcher:
                 self._is_ready.notify_all()
 
     def _end_chunk(self, pending: PendingBatch, rows: int) -> None:
-        """Record that `rows` rows of `pending` are loaded, or never will be."""
+        """Record that `rows` rows of `pending` are loaded, or never will be; then `_drop_skipped` may have work."""
         with self._lock:
             if pending.errors:
                 self._is_exhausted = True  # nothing after it will be asked for
@@ -239,9 +248,23 @@ class Prefetcher:
             if pending.unfinished:
                 return
             if pending.plan.skipped and not pending.errors:
-                try:
-                    pending.plan.drop_skipped()
-                except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
-                    pending.errors.append((0, raised))
-            pending.is_done = True
-            self._is_ready.notify_all()
+                self._skipping.append(pending)
+            else:
+                pending.is_done = True
+                self._is_ready.notify_all()
+
+    def _drop_skipped(self, cursor: Cursor) -> None:
+        """Finish batches of which rows were skipped. The caller must hold no lock, because records may be loaded."""
+        while True:
+            with self._lock:
+                if not self._skipping:
+                    return
+                pending = self._skipping.popleft()
+            try:
+                pending.plan.drop_skipped(cursor)
+            except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
+                pending.errors.append((0, raised))
+            cursor.record = IDLE
+            with self._lock:
+                pending.is_done = True
+                self._is_ready.notify_all()

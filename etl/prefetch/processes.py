@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -27,13 +27,20 @@ MAX_CHUNKS = 2
 class ProcessPrefetcher(Prefetcher):
     """Loads the batches of one epoch in the worker processes of `pool`.
 
-    A thread of this process plans batches, hands out their chunks and receives answers. Workers that were lost in the
-    previous epoch are replaced. Chunks that the others still load for that epoch are not waited for. The arrays of
-    `plans` must be in the pool's memory.
+    A thread of this process plans batches, hands out their chunks and receives answers. It also loads the records that
+    replace a batch whose own were all skipped. Workers that were lost in the previous epoch are replaced. Chunks that
+    the others still load for that epoch are not waited for. The arrays of `plans` must be in the pool's memory. For
+    `make_thread` see `ThreadPrefetcher`.
     """
 
     def __init__(
-        self, plans: Iterator[AnyPlan], prefetch_size: int, cursor: Cursor, name_error: ErrorNamer, pool: WorkerPool
+        self,
+        plans: Iterator[AnyPlan],
+        prefetch_size: int,
+        cursor: Cursor,
+        name_error: ErrorNamer,
+        pool: WorkerPool,
+        make_thread: Callable[..., interrupts.AnyWorker],
     ) -> None:
         super().__init__(plans, prefetch_size, cursor, name_error)
         pool.check_owner()
@@ -43,7 +50,7 @@ class ProcessPrefetcher(Prefetcher):
         self._replacements = len(pool.workers)
         # The record being loaded to plan a batch at the last timeout, if workers had not started by then.
         self._planned_with: int | None = None
-        self._threads = [interrupts.Worker(self._direct, name="etl-prefetch")]
+        self._threads = [make_thread(self._direct, name="etl-prefetch")]
 
     def _direct(self) -> None:
         try:
@@ -70,6 +77,10 @@ class ProcessPrefetcher(Prefetcher):
             self._plan_next()
             self._hand_out()
         self._hand_out()
+        if self._skipping:
+            self._is_planning = True  # for `_check_timeout`: the answers of workers wait for this, too
+            self._drop_skipped(self._planning)
+            self._is_planning = False
         with self._pool.lease:
             if self.is_stopped:  # what workers send from now on may be for the next epoch
                 return

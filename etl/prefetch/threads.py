@@ -78,6 +78,8 @@ class ThreadPrefetcher(Prefetcher):
                 cursor.record = IDLE
                 self._end_chunk(pending, last - first)
                 del pending  # or its batch would live until the next one is finished
+                if self._skipping:
+                    self._drop_skipped(cursor)
 
     def _stop(self) -> None:
         super()._stop()

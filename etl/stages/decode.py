@@ -46,7 +46,7 @@ class Decode:
     OSError
         If the file is damaged, in some cases.
     ImportError
-        If simplejpeg is not installed, for "turbo".
+        For "turbo", if simplejpeg is not installed, or `FAIR_ETL_TURBOJPEG` is not the path of TurboJPEG 3.
     """
 
     decoder: str = "pillow"
@@ -77,7 +77,7 @@ class Decode:
     def before(self, following: AnyStage) -> AnyStage:
         """Return the stage to run in place of this one if `following` is next."""
         # Exact types, since subclasses may do something else.
-        if type(following) is RandomResizedCrop and self == Decode("turbo") and jpeg_crop.find_library() is not None:
+        if type(following) is RandomResizedCrop and self == Decode("turbo") and _may_decode_crops():
             return _DecodeCrop(following)
         takes_image = type(following) in (Resize, RandomResizedCrop)
         keeps_image = takes_image and getattr(following, "resizer", None) == self.decoder == "pillow"
@@ -113,3 +113,11 @@ class _DecodeCrop:
             record["features"], lambda height, width: self.crop.draw(height, width, random)
         )
         return {**record, "features": DecodedCrop(pixels) if is_crop else pixels}
+
+
+def _may_decode_crops() -> bool:
+    """Return whether the library can be used, or its error must be raised when the stage runs."""
+    try:
+        return jpeg_crop.find_library() is not None
+    except ImportError:
+        return True

@@ -76,7 +76,7 @@ class Pipeline:
         Raises `StageError`, which names the stage that failed, and `ValueError` if a stage is random and `rng` is None.
         """
         if rng is None and self.is_random:
-            name = next(step.name for step in self._steps if step.is_random)
+            name = next(stage_name(stage) for stage in self.stages if is_random(stage))
             raise ValueError(
                 f"stage {name!r} is random, which needs a seed, an epoch and a record: "
                 "load with an iterator, which has these, or pass etl.stages.RecordRng(seed, epoch, record)"

@@ -56,20 +56,9 @@ class RandomCrop:
         row, column = random.integers((height - self.height + 1, width - self.width + 1)).tolist()
         if self.padding == 0:
             return {**record, "features": pixels[row : row + self.height, column : column + self.width]}
+        top, left = row - self.padding, column - self.padding  # of the crop, in the image
+        inside = pixels[max(top, 0) : max(top + self.height, 0), max(left, 0) : max(left + self.width, 0)]
+        row, column = max(-top, 0), max(-left, 0)  # of the image, in the crop
         cropped = np.zeros((self.height, self.width, *pixels.shape[2:]), pixels.dtype)
-        inside, target = zip(
-            _overlap(row - self.padding, self.height, pixels.shape[0]),
-            _overlap(column - self.padding, self.width, pixels.shape[1]),
-            strict=True,
-        )
-        cropped[target] = pixels[inside]
+        cropped[row : row + inside.shape[0], column : column + inside.shape[1]] = inside
         return {**record, "features": cropped}
-
-
-def _overlap(first: int, size: int, available: int) -> tuple[slice, slice]:
-    """Intersect a crop of `size` pixels from `first` on with an axis of `available` pixels.
-
-    Returns the intersection as a slice of the axis, and as a slice of the crop.
-    """
-    low, high = max(first, 0), max(min(first + size, available), max(first, 0))
-    return slice(low, high), slice(low - first, high - first)

@@ -82,9 +82,9 @@ def is_random(stage: AnyStage) -> bool:
 def describe_stage(stage: AnyStage) -> dict[str, Any]:
     """Return what identifies `stage` in a fingerprint, as JSON values: name, class or function, version and settings.
 
-    Settings are the fields of a dataclass, the attributes of any other object, or the variables that a function
-    captures from an enclosing function. Raises `TypeError` unless settings are numbers, strings, arrays, or collections
-    of these.
+    Settings are the fields of a dataclass or NamedTuple, the attributes of any other object, or the variables that a
+    function captures from an enclosing function; those of a method are its object's. Raises `TypeError` unless settings
+    are numbers, strings, arrays, or collections of these.
     """
     description = {
         "name": stage_name(stage),
@@ -120,7 +120,13 @@ def _settings(stage: Any) -> dict[str, Any]:
         }
     if inspect.isfunction(stage):
         return dict(inspect.getclosurevars(stage).nonlocals)
-    return dict(getattr(stage, "__dict__", {}))
+    if inspect.ismethod(stage) and not inspect.isclass(stage.__self__):
+        return _settings(stage.__self__)
+    # Attributes are in a dictionary, in slots, or in both. Those of a NamedTuple are in neither.
+    state = object.__getstate__(stage)
+    slots = state[1] if isinstance(state, tuple) else {}
+    fields = stage._asdict() if isinstance(stage, tuple) and hasattr(stage, "_asdict") else {}
+    return {**getattr(stage, "__dict__", {}), **slots, **fields}
 
 
 def _describe_value(value: Any) -> Any:

@@ -182,12 +182,13 @@ def test_a_truncated_file_fails_at_decode(folder: Path) -> None:
         batches(folder, on_error="skip")
 
 
-def test_a_library_that_was_chosen_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_was_chosen_has_to_be_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv(jpeg_crop.PATH_VARIABLE, "/nowhere/libturbojpeg.so")
     jpeg_crop.find_library.cache_clear()
-    with pytest.raises(ImportError, match=r"FAIR_ETL_TURBOJPEG=/nowhere/libturbojpeg\.so is not TurboJPEG 3"):
-        jpeg_crop.find_library()
+    for need in (jpeg_crop.find_library, lambda: batches(folder)):
+        with pytest.raises(ImportError, match=r"FAIR_ETL_TURBOJPEG=/nowhere/libturbojpeg\.so is not TurboJPEG 3"):
+            need()
     monkeypatch.setenv(jpeg_crop.PATH_VARIABLE, turbojpeg())
     assert jpeg_crop.find_library() is not None
     jpeg_crop.find_library.cache_clear()

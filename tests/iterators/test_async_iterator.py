@@ -151,6 +151,17 @@ def test_a_closed_iterator_refuses_to_go_on_and_to_start(prefetch_size: int) -> 
         iter(iterator)
 
 
+@pytest.mark.parametrize("wrap", [etl.AsyncIterator, lambda raw: etl.DeviceIterator(raw, "cpu")])
+def test_the_state_of_an_epoch_that_has_begun_is_its_start_though_the_iterator_below_was_read(wrap: Any) -> None:
+    raw = etl.RawIterator(RECORDS, NOTHING, 2)
+    next(iter(raw))  # as to see its shapes
+    with wrap(raw) as iterator:
+        batches = iter(iterator)
+        assert iterator.state_dict()["position"] == 0
+        assert next(batches).labels.tolist() == [0, 1]
+        assert iterator.state_dict()["position"] == 2
+
+
 def test_a_shard_starts_at_the_epoch_its_caller_is_in() -> None:
     whole = make_async(prefetch_size=9, shuffle=True)
     batches = iter(whole)
@@ -178,6 +189,7 @@ def test_an_iterator_that_must_not_be_wrapped_is_refused_with_its_reason() -> No
     refused: list[tuple[Any, str]] = [
         (etl.SyntheticIterator((3,), 2, 4), "SyntheticIterator must not be wrapped.*it repeats one batch"),
         (make_async(), "AsyncIterator must not be wrapped.*it is asynchronous already"),
+        (etl.DeviceIterator(make_async(), "cpu"), "DeviceIterator must .*is on the device already; wrap the"),
         (Camera(RECORDS, NOTHING), "Camera must not be wrapped in AsyncIterator: the camera has one buffer"),
         (Silent(RECORDS, NOTHING), "Silent must not be wrapped in AsyncIterator: its async_supported is False"),
     ]

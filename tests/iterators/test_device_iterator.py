@@ -55,6 +55,14 @@ def test_an_error_is_raised_at_the_batch_that_it_belongs_to() -> None:
     assert iterator.state_dict() == states[-1]
 
 
+def test_a_batch_of_another_form_costs_none_of_those_before_it() -> None:
+    pair = (np.zeros((2, 3), np.float32), np.zeros(2, np.int64))
+    batches = iter(etl.DeviceIterator([pair, pair, "text"], "cpu"))
+    assert [next(batches).records for _ in range(2)] == [2, 2]
+    with pytest.raises(ValueError, match="a batch is an etl.Batch, a pair of features and labels, .*, not a str"):
+        next(batches)
+
+
 @pytest.mark.parametrize(("cut", "dtype"), [("resize", "bfloat16"), ("channels_first", "float32")])
 def test_what_is_finished_on_the_device_has_the_bits_of_the_stages(photographs: Path, cut: str, dtype: str) -> None:
     whole = etl.DeviceIterator(raw(photographs, PIPELINE, dtype=dtype), "cpu")
@@ -93,6 +101,21 @@ def test_a_stage_that_cannot_run_on_the_device_is_named() -> None:
     for stage in (Resize(4, 4), Brighter()):
         with pytest.raises(ValueError, match=f"stage '{stage.name}' cannot be done on the device"):
             etl.DeviceIterator(numbered(), "cpu", finish=etl.Pipeline([ChannelsFirst(), stage]))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (1, r"features have shape \(1, 3, 2, 2\), not \(batch, 1, height, width\)"),
+        (2, "features are a tuple of 2 arrays, but `finish` takes records with one input; do its work in a stage of"),
+    ],
+)
+def test_features_that_cannot_be_finished_are_refused(inputs: int, message: str) -> None:
+    pixels = np.zeros((3, 2, 2), np.uint8)
+    below = etl.RawIterator([{"features": (pixels,) * inputs if inputs > 1 else pixels}], NOTHING, 1)
+    device = etl.DeviceIterator(below, "cpu", finish=etl.Pipeline([Normalise((0.5,), (0.5,))]))
+    with pytest.raises(ValueError, match=message):
+        next(iter(device))
 
 
 def test_epochs_and_positions_follow_the_batches_handed_out() -> None:
@@ -137,8 +160,3 @@ def test_fit_accepts_it_in_place_of_the_wrapped_iterator() -> None:
         return etl.fit(model, iterator, backend="cpu", epochs=2).scores
 
     assert scores(etl.DeviceIterator(etl.AsyncIterator(numbered()), "cpu")) == scores(numbered())
-
-
-def test_it_must_not_be_wrapped_in_threads() -> None:
-    with pytest.raises(ValueError, match="it is on the device already; wrap the iterator inside it"):
-        etl.AsyncIterator(etl.DeviceIterator(numbered(), "cpu"))

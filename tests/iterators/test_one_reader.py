@@ -84,6 +84,23 @@ def test_one_thread_reads_in_all_epochs(make: type[Shared], options: dict[str, A
     assert dataset.readers[0] != threading.get_ident()
 
 
+@pytest.mark.parametrize("options", [{}, {"workers": "process", "processes": 1}], ids=str)
+def test_the_same_thread_reads_what_replaces_a_batch_of_bad_records(options: dict[str, Any], tmp_path: Path) -> None:
+    def refuse(record: Record) -> Record:
+        if 16 <= record["label"] < 24:  # the second batch of rank 0
+            raise ValueError("bad")
+        return record
+
+    dataset = Connection(tmp_path)
+    raw = etl.RawIterator(etl.MapDataset(dataset), etl.Pipeline([refuse]), 8, dtype=None, on_error="skip")
+    with etl.AsyncIterator(raw.shard(0, 2), **options) as iterator:
+        for _ in range(2):
+            with pytest.warns(UserWarning, match=f"left out 8 of {COUNT} records"):
+                assert check(iter(iterator)) == COUNT // 2
+    assert len(set(dataset.readers)) == 1
+    assert dataset.readers[0] != threading.get_ident()
+
+
 @every_kind
 def test_the_calling_thread_reads_if_nothing_is_prefetched(make: type[Shared], tmp_path: Path) -> None:
     dataset = make(tmp_path)

@@ -174,6 +174,11 @@ def test_a_loop_that_keeps_no_batch_reuses_a_few_arrays(threads: int) -> None:
     assert len(places) <= (3 + threads if threads else 2)
 
 
+def test_a_batch_that_could_hold_more_records_than_there_are_takes_no_memory_for_them() -> None:
+    (batch,) = etl.RawIterator(RECORDS, etl.Pipeline([]), batch_size=1 << 50)
+    assert batch.labels.tolist() == list(range(22))
+
+
 def test_an_iterator_without_reuse_makes_fresh_arrays_and_closing_one_with_it_frees_its_memory() -> None:
     for reuse in (False, True):
         iterator = etl.RawIterator(RECORDS, etl.Pipeline([]), 4, reuse=reuse)

@@ -90,16 +90,25 @@ def test_a_source_without_records_is_refused() -> None:
         etl.RawIterator([], NOTHING)
 
 
-@pytest.mark.parametrize("prefetch_size", [-1, 1.5])
-def test_prefetch_size_is_a_whole_number_of_at_least_0(prefetch_size: Any) -> None:
-    message = f"prefetch_size must be a whole number of at least 0, not {prefetch_size!r}"
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefetch_size": -1}, "prefetch_size must be a whole number of at least 0, not -1"),
+        ({"prefetch_size": 1.5}, "prefetch_size must be a whole number of at least 0, not 1.5"),
+        ({"threads": 0}, "threads must be a whole number of at least 1, not 0"),
+        ({"processes": 0}, "processes must be a whole number of at least 1, not 0"),
+        ({"memory_budget": 0}, "memory_budget must be a whole number of at least 1, not 0"),
+        ({"workers": "gpu"}, "workers must be 'thread' or 'process', not 'gpu'"),
+        ({"start_method": "fork"}, "start_method must be 'forkserver' or 'spawn', not 'fork'"),
+        *(
+            ({"timeout": seconds}, f"timeout must be a number of seconds above 0, or None, not {seconds}")
+            for seconds in (0, -1, float("nan"), float("inf"))
+        ),
+    ],
+)
+def test_options_of_loading_ahead_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING), prefetch_size)
-
-
-def test_workers_that_do_not_exist_are_refused_and_not_ignored() -> None:
-    with pytest.raises(ValueError, match="workers must be 'thread' or 'process', not 'gpu'"):
-        etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING), workers="gpu")
+        etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING), **options)
 
 
 @pytest.mark.parametrize("name", ["batches", "classes"])

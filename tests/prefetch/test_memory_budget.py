@@ -42,7 +42,7 @@ def test_batches_are_those_of_the_plain_iterator_in_every_epoch() -> None:
 def test_a_budget_below_two_batches_says_what_is_needed() -> None:
     iterator = make(watched(), 2 * RECORD_NBYTES - 1)
     with pytest.raises(ValueError, match="memory_budget is 8,015 bytes and a batch 4,008; it must hold two"):
-        iter(iterator)
+        next(iter(iterator))
 
 
 def test_the_next_epoch_reuses_the_memory_of_all_batches_in_the_budget() -> None:

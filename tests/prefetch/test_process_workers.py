@@ -92,18 +92,6 @@ def test_what_cannot_be_pickled_is_refused_where_it_was_passed() -> None:
         etl.AsyncIterator(etl.RawIterator([{"features": threading.Lock()}], NOTHING), workers="process")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"start_method": "fork"}, "start_method must be 'forkserver' or 'spawn', not 'fork'"),
-        ({"processes": 0}, "processes must be a whole number of at least 1, not 0"),
-    ],
-)
-def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        etl.AsyncIterator(etl.RawIterator(Made(), NOTHING), workers="process", **options)
-
-
 STARTING = """
 import multiprocessing, os, resource, shutil, signal, sys, tempfile
 from multiprocessing import util

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from PIL import Image
 import etl
 from etl.sources import Record, RecordError
 from etl.stages import ChannelsFirst, Decode, Normalise, Resize
+from etl.stages.stage import AnyStage, describe_stage
 
 FLOAT32 = np.finfo(np.float32)
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
@@ -203,15 +205,49 @@ def test_settings_of_every_kind_of_stage_are_in_the_fingerprint() -> None:
         def __call__(self, record: Record) -> Record:
             return record
 
+        def cut(self, record: Record) -> Record:
+            return record
+
+    class Slotted:  # as attrs makes them
+        __slots__ = ("size",)
+        name = "slotted"
+
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def __call__(self, record: Record) -> Record:
+            return record
+
+    class Fields(NamedTuple):
+        size: int
+
+        @property
+        def name(self) -> str:
+            return "fields"
+
+        def __call__(self, record: Record) -> Record:
+            return record
+
     def scale_by(factor: float) -> Callable[[Record], Record]:
         def scale(record: Record) -> Record:
             return {**record, "features": record["features"] * factor}
 
         return scale
 
-    for first, second in ((Crop(10), Crop(20)), (scale_by(2), scale_by(3)), (Crop(np.ones(2)), Crop(np.zeros(2)))):
+    pairs: list[tuple[AnyStage, AnyStage]] = [
+        (Crop(10), Crop(20)),
+        (Crop(10).cut, Crop(20).cut),
+        (Slotted(10), Slotted(20)),
+        (Fields(10), Fields(20)),
+        (scale_by(2), scale_by(3)),
+        (Crop(np.ones(2)), Crop(np.zeros(2))),
+    ]
+    for first, second in pairs:
         assert etl.Pipeline([first]).fingerprint != etl.Pipeline([second]).fingerprint
     assert etl.Pipeline([Crop(np.int64(10))]).fingerprint == etl.Pipeline([Crop(10)]).fingerprint
+    without_settings: list[Any] = [Greedy(), doubled, abs]
+    for stage in without_settings:
+        assert describe_stage(stage)["settings"] == {}
 
 
 def test_a_stage_with_a_setting_that_identifies_nothing_is_refused_when_it_is_presaved() -> None:
