@@ -194,6 +194,7 @@ def test_a_damaged_file_is_named_when_it_is_read(content: str, said: str, tmp_pa
         ),
         ({"a": steps((1,))}, {"regression": True}, r"has no labels\.csv; regression and classes need that file"),
         ({"a": steps((1,))}, {"label": "y"}, r"a\.csv has no column 'y'; it has a"),
+        ({"a": "a,y\n"}, {"label": "y"}, r"a\.csv holds no steps, and its labels decide for all files"),
         ({"a": steps((1,))}, {"regression": True, "classes": ["a"]}, "either targets .* or names"),
     ],
 )
