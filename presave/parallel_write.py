@@ -244,11 +244,14 @@ def _check_origins(writer: SpanWriter, results: Mapping[int, SpanResult], spans:
         origins = origins_of(writer.records, spans[number])
         if result.origins in (None, digest_json(origins)):
             continue
-        before = dict(zip(spans[number], load_origins(writer.folder, number), strict=False))
-        index, now = next(each for each in zip(spans[number], origins, strict=True) if before.get(each[0]) != each[1])
+        before, now = (
+            dict(zip(spans[number], each, strict=False)) for each in (load_origins(writer.folder, number), origins)
+        )
+        index = next(each for each in spans[number] if before.get(each) != now.get(each))
+        unknown = "something that is not known"
         raise StoreError(
             f"{writer.folder} holds the beginning of a store of other records: record {index} was read from "
-            f"{before.get(index, 'something that is not known')}, and now it is {now}; delete that folder, then write "
+            f"{before.get(index, unknown)}, and now it is {now.get(index, unknown)}; delete that folder, then write "
             "again"
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,3 +157,27 @@ for turn in range(20):
 
 def test_closing_a_store_unmaps_nothing_that_threads_are_reading(store: presave.Store, loop: str) -> None:
     output_of("-c", CLOSED_WHILE_READ, store.path, loop)
+
+
+class InterruptedOnce(np.ndarray):
+    """An array at whose address the first look is interrupted."""
+
+    looks = 0
+
+    @property
+    def ctypes(self) -> Any:
+        InterruptedOnce.looks += 1
+        if InterruptedOnce.looks == 1:
+            raise KeyboardInterrupt
+        return super().ctypes
+
+
+@pytest.mark.parametrize("loop", ["numba"], indirect=True)
+def test_a_shard_is_found_again_after_an_interrupt_while_it_was_looked_for() -> None:
+    array = np.arange(3).view(InterruptedOnce)
+    rows = mapped_rows.MappedRows(np.array([0, 3]))
+    with pytest.raises(KeyboardInterrupt):
+        rows.find(np.array([2]), 8, lambda shard: array)
+    found = rows.find(np.array([2]), 8, lambda shard: array)
+    assert found is not None
+    assert found.tolist() == [array.__array_interface__["data"][0] + 16]

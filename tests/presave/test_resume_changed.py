@@ -140,6 +140,15 @@ def test_records_of_another_identity_are_refused_and_the_error_names_the_differe
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
+@pytest.mark.parametrize("was_known", [True, False])
+def test_records_that_say_what_they_are_read_from_are_not_taken_for_others(was_known: bool, tmp_path: Path) -> None:
+    saying, silent = Changed(origin=lambda index: f"{index}.csv"), Changed()
+    _interrupt(tmp_path / "s", saying if was_known else silent)
+    before, now = ("0.csv", "something that is not known")[:: 1 if was_known else -1]
+    with pytest.raises(presave.StoreError, match=f"record 0 was read from {before}, and now it is {now}; delete"):
+        presave.write(tmp_path / "s", silent if was_known else saying, **SETTINGS)
+
+
 def test_records_that_change_during_the_write_give_no_store(tmp_path: Path) -> None:
     class Growing(Changed):
         size = 1
