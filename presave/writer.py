@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from presave.content import difference, digest_record, identity_of
+from presave.content import difference, digest_record, identity_of, json_values
 from presave.errors import StoreError, is_fault_of_record
 from presave.manifest import Manifest
-from presave.manifest_file import json_values
 from presave.parallel_write import OnError, Progress, SpanWriter, describe_error, jobs_are_threads, write_spans
 from presave.partial_store import PartialStore, remove_leftovers
 from presave.schema import Record, RecordSequence, Schema, infer_schema, validate_record
@@ -127,9 +126,10 @@ def write(
             "format": format,
             "stage": getattr(records, "stage", None),
             "fingerprint": getattr(records, "fingerprint", None),
-            "provenance": json_values(getattr(records, "provenance", {})),
+            "provenance": json_values(getattr(records, "provenance", {}), "provenance"),
             "options": options or {},
-        }
+        },
+        "description",
     )
     ragged = frozenset(getattr(records, "ragged", ()) if ragged is None else ragged)
     identity = identity_of(records)
@@ -147,7 +147,7 @@ def write(
     with PartialStore(target, plan, identity) as partial:
         writer = SpanWriter(format, partial.folder.absolute(), schema, records, on_error, dict(options or {}))
         results = write_spans(writer, partial, spans, jobs, record_nbytes, examined, progress)
-        digests = json_values(getattr(records, "digests", {}))
+        digests = json_values(getattr(records, "digests", {}), "digests")
         manifest = Manifest(
             format=format,
             fields=tuple(schema.values()),

@@ -261,12 +261,8 @@ def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
                     raise tarfile.TarError(f"{member.name} has {member.size} bytes")
                 last = member.name
                 yield member
-    except (tarfile.TarError, _HeaderError, *MALFORMED) as error:
+    except (tarfile.TarError, *MALFORMED) as error:
         raise ValueError(f"{path} is not a tar file, or is damaged after {last}: {error}") from None
-
-
-class _HeaderError(Exception):
-    """A tar header with an impossible size."""
 
 
 class _BoundedFile:
@@ -279,7 +275,7 @@ class _BoundedFile:
 
     def read(self, nbytes: int) -> bytes:
         if not 0 <= nbytes <= MAX_READ_NBYTES:
-            raise _HeaderError(f"a header of {nbytes:,} bytes")
+            raise tarfile.TarError(f"a header of {nbytes:,} bytes")
         return self._file.read(nbytes)
 
 

@@ -103,7 +103,7 @@ ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
         for value in ({"mean": np.zeros(3)}, {("a", "b"): 1}, [1])
     },
     **{
-        f"identity {value}": (Numbered(1, identity=value), {}, "identity of the records is not a mapping")
+        f"identity {value}": (Numbered(1, identity=value), {}, "the identity of the records cannot be kept")
         for value in (3, ["a"], {"a": np.zeros(1)})
     },
 }
