@@ -205,13 +205,6 @@ def test_a_folder_that_does_not_fit_is_refused(
         etl.Sequences(write(tmp_path, **files), **options)
 
 
-def test_a_missing_folder_and_a_file_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nowhere does not exist"):
-        etl.Sequences(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"a\.csv is not a folder"):
-        etl.Sequences(write(tmp_path, a="") / "a.csv")
-
-
 def arrays(dtype: str = "float32") -> list[np.ndarray]:
     return [RANDOM.normal(size=(length, 3)).astype(dtype) for length in (4, 1, 7)]
 
