@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -174,11 +175,13 @@ def write_spans(
         tasks = (joblib.delayed(_write_elsewhere)(file, prepare, number, spans[number]) for number in missing)
     finished = parallel(tasks)
     started = time.perf_counter()
-    flushes = [flusher.submit(partial.flush, number, each) for number, each in results.items()]
+    flushes = deque(flusher.submit(partial.flush, number, each) for number, each in results.items())
     try:
         for number, each in finished:
             results[number] = each
             flushes.append(flusher.submit(partial.flush, number, each))
+            while flushes and flushes[0].done():  # a failed flush ends the write before more shards are written
+                flushes.popleft().result()
             so_far = _advanced(so_far, [each], time.perf_counter() - started)
             if progress is not None:
                 progress(so_far)

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import presave
-from presave import files
+from presave import files, partial_store
 from tests.presave.records import FIRE, NBYTES, Numbered, fail_at, interrupt
 
 SETTINGS: dict[str, Any] = {"shard_nbytes": 10 * NBYTES}
@@ -54,6 +55,25 @@ def test_an_error_of_the_disk_gives_no_store(
             presave.write(tmp_path / "s", Numbered(60), **SETTINGS)
     assert not (tmp_path / "s").exists()
     presave.write(tmp_path / "s", Numbered(60), **SETTINGS).close()
+
+
+def test_after_an_error_of_the_disk_no_more_shards_are_written_than_are_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Semaphore(0)
+
+    def fail(path: Path) -> None:
+        begun.release()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def wait(_: presave.Progress) -> None:
+        begun.acquire()  # until the shard is being flushed: then all before it have failed
+
+    records = Numbered(60)
+    monkeypatch.setattr(partial_store, "flush", fail)
+    with pytest.raises(presave.StoreError, match="make room or repair the disk"):
+        presave.write(tmp_path / "s", records, progress=wait, **SETTINGS)
+    assert max(records.reads) < 30
 
 
 @pytest.mark.parametrize("name", ["EIO", "EACCES"])
