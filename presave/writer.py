@@ -131,11 +131,13 @@ def write(
         },
         "description",
     )
-    ragged = frozenset(getattr(records, "ragged", ()) if ragged is None else ragged)
+    names = getattr(records, "ragged", ()) if ragged is None else ragged
+    if isinstance(names, str):
+        raise StoreError(f"ragged is a collection of names, such as [{names!r}]")
     identity = identity_of(records)
     # Reading may open a file, and then the records could not be sent to other processes.
     sampled = records if jobs_are_threads() else unopened(records)
-    schema, record_nbytes, examined = _examine(sampled, ragged, on_error)
+    schema, record_nbytes, examined = _examine(sampled, frozenset(names), on_error)
     spans = _plan_spans(len(records), record_nbytes, shard_nbytes, chosen)
     plan = {
         **facts,

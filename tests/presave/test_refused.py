@@ -80,6 +80,7 @@ ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "shards of nothing": (Numbered(1), {"shard_nbytes": 0}, "shard_nbytes must be at least 1, not 0"),
     "no jobs": (Numbered(1), {"jobs": 0}, "jobs must be at least 1"),
     "on_error": (Numbered(1), {"on_error": "ignore"}, "on_error must be 'raise' or 'skip', not 'ignore'"),
+    "a string of names": (Numbered(1), {"ragged": "x"}, r"ragged is a collection of names, such as \['x'\]"),
     "format": (Numbered(1), {"format": "zip"}, "unknown format 'zip'; known: npy, hdf5"),
     **{
         f"compressed {name}": (
