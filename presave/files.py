@@ -110,7 +110,8 @@ def read_regular_file(path: Path | str, max_nbytes: int) -> bytes:
     OSError
         If the file cannot be read.
     ValueError
-        If it is not a regular file (but a pipe or a device, for example), or is longer than `max_nbytes`.
+        If it is not a regular file (but a pipe or a device, for example), is longer than `max_nbytes`, or grows while
+        it is read.
     """
     # Non-blocking, because opening a pipe without a writer would otherwise wait forever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -120,16 +121,21 @@ def read_regular_file(path: Path | str, max_nbytes: int) -> bytes:
             raise IsADirectoryError(f"{path} is a folder")
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")
-        left = status.st_size
-        if left > max_nbytes:
-            raise ValueError(f"it has {left:,} bytes; at most {max_nbytes:,} are allowed")
+        if status.st_size > max_nbytes:
+            raise ValueError(f"it has {status.st_size:,} bytes; at most {max_nbytes:,} are allowed")
+        # One byte more than there are, to see if the file grows. Not `max_nbytes`, because read() allocates all that it
+        # is asked for.
+        left = status.st_size + 1
         parts = []
-        # Not `max_nbytes`, because read() allocates all that it is asked for.
-        while left > 0 and (part := os.read(descriptor, left)):
+        while part := os.read(descriptor, left):
             parts.append(part)
             left -= len(part)
+            if left <= 1:  # another read() would only return nothing
+                break
     finally:
         os.close(descriptor)
+    if not left:
+        raise ValueError("it has grown while it was read")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -84,6 +84,25 @@ def test_a_file_that_cannot_be_flushed_is_an_error(name: str, tmp_path: Path, mo
         files.flush(tmp_path / "file")
 
 
+@pytest.mark.parametrize("content", [b"", b"ten bytes."])
+def test_a_file_is_read_whole_in_parts_and_refused_if_it_grows_meanwhile(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = tmp_path / "file", os.read
+
+    def grow(descriptor: int, nbytes: int) -> bytes:
+        with path.open("ab") as file:
+            file.write(b"!")
+        return read(descriptor, nbytes)
+
+    path.write_bytes(content)
+    monkeypatch.setattr(os, "read", lambda descriptor, nbytes: read(descriptor, min(nbytes, 4)))
+    assert files.read_regular_file(path, 10) == content
+    monkeypatch.setattr(os, "read", grow)
+    with pytest.raises(ValueError, match="it has grown while it was read"):
+        files.read_regular_file(path, 10)
+
+
 @pytest.mark.parametrize("name", [*UNSUPPORTED, "ENOLCK", "EBADF"])
 def test_without_locks_a_write_is_interrupted_resumed_and_leaves_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
