@@ -1,7 +1,7 @@
 """Format "hdf5": one HDF5 file for each shard, with one data set for each column.
 
 Contiguous data sets are memory-mapped: h5py's low-level interface gives their position in the file, and HDF5 itself
-reads no data. Compressed ones are read chunk by chunk, each chunk once per batch.
+reads no data. Those in chunks, which presave compresses, are read chunk by chunk, each chunk once per batch.
 """
 
 from __future__ import annotations
