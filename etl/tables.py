@@ -139,7 +139,7 @@ def _split(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int
         names = _shrunk(names, [each.whole for each in columns[:keys]], room // 2)
     named = [_Width(width, width, width, each.minimum) for width, each in zip(names, columns[:keys], strict=True)]
     columns = [*named, *columns[keys:]]
-    if _total([each.shared for each in columns]) <= room:
+    if not order or _total([each.shared for each in columns]) <= room:  # keys alone wrap
         return [_fitted(columns, range(len(columns)), room)]
     headline = _packed(columns, keys, order, room)[0]
     rest = order[len(headline) :]

@@ -56,11 +56,21 @@ def format_content(content: int) -> str:
 def identity_of(records: Any) -> dict[str, Any]:
     """Return what identifies the origin of `records` now, by name, as JSON values; empty if they do not say."""
     identity = getattr(records, "identity", None)
+    return {} if identity is None else json_values(identity, "identity")
+
+
+def json_values(values: Any, name: str) -> dict[str, Any]:
+    """Return a mapping as it will be read back from JSON: tuples become lists, and keys become strings.
+
+    Raises `StoreError`, which calls the values by `name`, if JSON cannot represent them.
+    """
     try:
-        values: dict[str, Any] = json.loads(json.dumps({} if identity is None else {**identity}))
+        read_back: dict[str, Any] = json.loads(json.dumps({**values}))
     except (TypeError, ValueError, RecursionError) as error:
-        raise StoreError(f"the identity of the records is not a mapping of names to JSON values: {error}") from error
-    return values
+        raise StoreError(
+            f"the {name} of the records cannot be kept: {error}; use a mapping of names to JSON values"
+        ) from error
+    return read_back
 
 
 def origins_of(records: Any, span: range) -> list[str]:

@@ -100,29 +100,43 @@ def sync(descriptor: int) -> None:
             raise
 
 
-def read_regular_file(path: Path, max_nbytes: int) -> bytes:
+def read_regular_file(path: Path | str, max_nbytes: int) -> bytes:
     """Return the content of a file that may come from an untrusted source.
+
+    It makes four system calls. `np.fromfile` and `open` make more, and took three times as long for photographs.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     ValueError
-        If it is not a regular file (but a pipe or a device, for example), or is longer than `max_nbytes`.
+        If it is not a regular file (but a pipe or a device, for example), is longer than `max_nbytes`, or grows while
+        it is read.
     """
     # Non-blocking, because opening a pipe without a writer would otherwise wait forever.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(f"{path} is a folder")
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")
         if status.st_size > max_nbytes:
             raise ValueError(f"it has {status.st_size:,} bytes; at most {max_nbytes:,} are allowed")
-        data = file.read(status.st_size + 1)  # not max_nbytes, because read() allocates all that it is asked for
-    if len(data) > status.st_size:
+        # One byte more than there are, to see if the file grows. Not `max_nbytes`, because read() allocates all that it
+        # is asked for.
+        left = status.st_size + 1
+        parts = []
+        while part := os.read(descriptor, left):
+            parts.append(part)
+            left -= len(part)
+            if left <= 1:  # another read() would only return nothing
+                break
+    finally:
+        os.close(descriptor)
+    if not left:
         raise ValueError("it has grown while it was read")
-    return data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def unsupported_reason(path: Path, allow_links: bool) -> str | None:

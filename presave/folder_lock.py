@@ -20,8 +20,8 @@ NO_LOCKS = (*UNSUPPORTED, errno.ENOLCK, errno.EBADF)
 class FolderLock:
     """A lock on an open folder: the kernel's, or a file that names this process if the file system has no locks.
 
-    The kernel releases its lock when the process ends. If a process on this machine was killed, its file is replaced;
-    if it ran elsewhere, nothing here can know, and its file has to be deleted.
+    The kernel's ends at `release`, or with this process and all its forks. If a process on this machine was killed, its
+    file is replaced; if it ran elsewhere, nothing here can know, and its file has to be deleted.
 
     Raises
     ------
@@ -33,6 +33,8 @@ class FolderLock:
 
     def __init__(self, folder: Path, descriptor: int) -> None:
         self._file = folder / OWNER_NAME
+        self._descriptor = descriptor
+        self._process = os.getpid()
         self._name: str | None = None
         try:
             _lock(descriptor)
@@ -45,9 +47,13 @@ class FolderLock:
             self._name = name
 
     def release(self) -> None:
-        """Remove the file that names this process, if there is one."""
+        """Release the lock, for forks of this process, too. In a fork this does nothing."""
+        if os.getpid() != self._process:
+            return
         with suppress(OSError):
-            if self._name is not None and self._file.read_text() == self._name:
+            if self._name is None:
+                _unlock(self._descriptor)
+            elif self._file.read_text() == self._name:
                 self._file.unlink()
 
 
@@ -57,6 +63,13 @@ def _lock(descriptor: int) -> None:
     except ImportError as error:  # on Windows
         raise OSError(errno.ENOLCK, "this system has no such locks") from error
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _unlock(descriptor: int) -> None:
+    # Closing the descriptor is not enough: a process that was forked meanwhile has it open, too.
+    import fcntl
+
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _claim(file: Path, name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -80,18 +79,6 @@ def load_manifest(folder: Path) -> Manifest:
 def partial_folder(target: Path) -> Path:
     """Return the folder, beside `target`, in which a store is written until it is complete."""
     return target.with_name(f".{target.name}.partial")
-
-
-def json_values(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `provenance` as it will be read back from JSON: tuples become lists, and keys become strings.
-
-    Raises `StoreError` if JSON cannot represent a value.
-    """
-    try:
-        values: dict[str, Any] = json.loads(json.dumps(dict(provenance)))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise StoreError(f"the provenance of the records cannot be kept: {error}; use JSON values only") from error
-    return values
 
 
 def _missing(folder: Path) -> str:

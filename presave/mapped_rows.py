@@ -108,8 +108,11 @@ class MappedRows:
             slot = module.find_rows(indices, self._first_records, self._addresses, nbytes, rows, slot)
             if slot == len(indices):
                 return rows
-            if self._array(bisect_right(self._starts, indices[slot]) - 1, find_array) is None:
+            shard = bisect_right(self._starts, indices[slot]) - 1
+            array = self._array(shard, find_array)
+            if array is None:
                 return None
+            self._addresses[shard] = array.ctypes.data
 
     def _slices(self, indices: NDArray[np.int64], find_array: FindArray) -> list[np.ndarray] | None:
         """Return the rows in the order of `indices`, as one view of a shard for each run of consecutive records."""
@@ -136,11 +139,8 @@ class MappedRows:
 
     def _array(self, shard: int, find_array: FindArray) -> np.ndarray | None:
         array = self._arrays.get(shard)
-        if array is None:
-            array = find_array(shard)
-            if array is not None:
-                self._arrays[shard] = array  # set before the address, which does not keep the array alive
-                self._addresses[shard] = array.ctypes.data
+        if array is None and (found := find_array(shard)) is not None:
+            array = self._arrays.setdefault(shard, found)  # that of the first thread, which may be copying from it
         return array
 
     @cached_property

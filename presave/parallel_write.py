@@ -8,9 +8,10 @@ import shutil
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -154,7 +155,8 @@ def write_spans(
         if (earlier := load_span_result(partial.folder, number)) is not None
     }
     _check_resumed(writer, results, spans, examined)
-    resumed = sum(each.shard.records for each in results.values() if each.shard is not None)
+    so_far = _advanced(Progress(0, len(writer.records), 0, 0, 0, 0.0), results.values(), 0.0)
+    so_far = replace(so_far, resumed=so_far.records)
     missing = [number for number in range(len(spans)) if number not in results]
     _check_free_space(partial, record_nbytes * sum(len(spans[number]) for number in missing))
     # Threads by default: decoders release the GIL, and nothing is pickled. parallel_config overrides `prefer`.
@@ -173,13 +175,16 @@ def write_spans(
         tasks = (joblib.delayed(_write_elsewhere)(file, prepare, number, spans[number]) for number in missing)
     finished = parallel(tasks)
     started = time.perf_counter()
-    flushes = [flusher.submit(partial.flush, number, each) for number, each in results.items()]
+    flushes = deque(flusher.submit(partial.flush, number, each) for number, each in results.items())
     try:
         for number, each in finished:
             results[number] = each
             flushes.append(flusher.submit(partial.flush, number, each))
+            while flushes and flushes[0].done():  # a failed flush ends the write before more shards are written
+                flushes.popleft().result()
+            so_far = _advanced(so_far, [each], time.perf_counter() - started)
             if progress is not None:
-                progress(_progress(results, len(writer.records), resumed, time.perf_counter() - started))
+                progress(so_far)
         for flushed in flushes:
             flushed.result()
     except BaseException:
@@ -244,11 +249,14 @@ def _check_origins(writer: SpanWriter, results: Mapping[int, SpanResult], spans:
         origins = origins_of(writer.records, spans[number])
         if result.origins in (None, digest_json(origins)):
             continue
-        before = dict(zip(spans[number], load_origins(writer.folder, number), strict=False))
-        index, now = next(each for each in zip(spans[number], origins, strict=True) if before.get(each[0]) != each[1])
+        before, now = (
+            dict(zip(spans[number], each, strict=False)) for each in (load_origins(writer.folder, number), origins)
+        )
+        index = next(each for each in spans[number] if before.get(each) != now.get(each))
+        unknown = "something that is not known"
         raise StoreError(
             f"{writer.folder} holds the beginning of a store of other records: record {index} was read from "
-            f"{before.get(index, 'something that is not known')}, and now it is {now}; delete that folder, then write "
+            f"{before.get(index, unknown)}, and now it is {now.get(index, unknown)}; delete that folder, then write "
             "again"
         )
 
@@ -346,13 +354,13 @@ def _check_free_space(partial: PartialStore, nbytes: int) -> None:
         )
 
 
-def _progress(results: Mapping[int, SpanResult], total: int, resumed: int, seconds: float) -> Progress:
-    shards = [each.shard for each in results.values() if each.shard is not None]
-    return Progress(
-        records=sum(shard.records for shard in shards),
-        total=total,
-        nbytes=sum(file.nbytes for shard in shards for file in shard.files),
-        skipped=sum(len(each.skipped) for each in results.values()),
-        resumed=resumed,
+def _advanced(before: Progress, results: Collection[SpanResult], seconds: float) -> Progress:
+    """Return the progress after `seconds`, when `results` are on disk, too."""
+    shards = [each.shard for each in results if each.shard is not None]
+    return replace(
+        before,
+        records=before.records + sum(shard.records for shard in shards),
+        nbytes=before.nbytes + sum(file.nbytes for shard in shards for file in shard.files),
+        skipped=before.skipped + sum(len(each.skipped) for each in results),
         seconds=seconds,
     )

@@ -106,9 +106,9 @@ class Store(Sequence[Arrays]):
 
     Notes
     -----
-    Several threads may read from a store at once. Pickling a store saves its path, not its records: the unpickled store
-    opens the files again. A store can be used after a fork, but if another thread reads from it during the fork, open
-    it again in the child.
+    Several threads may read from a store at once. Pickling a store saves its absolute path, not its records: the
+    unpickled store opens the files again, and names that path in errors. A store can be used after a fork, but if
+    another thread reads from it during the fork, open it again in the child.
 
     Examples
     --------
@@ -402,7 +402,8 @@ class Store(Sequence[Arrays]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         reopen = partial(open_store, trusted=self._trusted, memory_budget=self._memory_budget)
-        return reopen, (self.path, "ram" if self._is_preloaded else None)
+        # A worker may have another working folder.
+        return reopen, (self.path.absolute(), "ram" if self._is_preloaded else None)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{field.name} {field}" for field in self._fields.values())

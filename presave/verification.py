@@ -43,14 +43,14 @@ def verify(path: str | Path, progress: Callable[[int, int], None] | None = None,
     manifest = load_manifest(folder)
     expected = {file.name: file for shard in manifest.shards for file in shard.files}
     faults = []
-    read = 0
+    read, total = 0, manifest.nbytes
     for file in expected.values():
         fault = _find_fault(folder / file.name, file, trusted)
         if fault is not None:
             faults.append(fault)
         read += file.nbytes
         if progress is not None:
-            progress(read, manifest.nbytes)
+            progress(read, total)
     extra = sorted(found.name for found in folder.iterdir() if found.name not in {*expected, MANIFEST_NAME})
     faults.extend(f"{folder / name}: not in the manifest" for name in extra)
     return faults

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from presave.content import difference, digest_record, identity_of
+from presave.content import difference, digest_record, identity_of, json_values
 from presave.errors import StoreError, is_fault_of_record
 from presave.manifest import Manifest
-from presave.manifest_file import json_values
 from presave.parallel_write import OnError, Progress, SpanWriter, describe_error, jobs_are_threads, write_spans
 from presave.partial_store import PartialStore, remove_leftovers
 from presave.schema import Record, RecordSequence, Schema, infer_schema, validate_record
@@ -127,15 +126,18 @@ def write(
             "format": format,
             "stage": getattr(records, "stage", None),
             "fingerprint": getattr(records, "fingerprint", None),
-            "provenance": json_values(getattr(records, "provenance", {})),
+            "provenance": json_values(getattr(records, "provenance", {}), "provenance"),
             "options": options or {},
-        }
+        },
+        "description",
     )
-    ragged = frozenset(getattr(records, "ragged", ()) if ragged is None else ragged)
+    names = getattr(records, "ragged", ()) if ragged is None else ragged
+    if isinstance(names, str):
+        raise StoreError(f"ragged is a collection of names, such as [{names!r}]")
     identity = identity_of(records)
     # Reading may open a file, and then the records could not be sent to other processes.
     sampled = records if jobs_are_threads() else unopened(records)
-    schema, record_nbytes, examined = _examine(sampled, ragged, on_error)
+    schema, record_nbytes, examined = _examine(sampled, frozenset(names), on_error)
     spans = _plan_spans(len(records), record_nbytes, shard_nbytes, chosen)
     plan = {
         **facts,
@@ -147,7 +149,7 @@ def write(
     with PartialStore(target, plan, identity) as partial:
         writer = SpanWriter(format, partial.folder.absolute(), schema, records, on_error, dict(options or {}))
         results = write_spans(writer, partial, spans, jobs, record_nbytes, examined, progress)
-        digests = json_values(getattr(records, "digests", {}))
+        digests = json_values(getattr(records, "digests", {}), "digests")
         manifest = Manifest(
             format=format,
             fields=tuple(schema.values()),

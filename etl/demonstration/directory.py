@@ -69,7 +69,7 @@ def _remove_leftovers(target: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path, operation: int) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor, process = os.open(folder, os.O_RDONLY), os.getpid()
     try:
         try:
             fcntl.flock(descriptor, operation)
@@ -78,6 +78,10 @@ def _locked(folder: Path, operation: int) -> Iterator[None]:
                 raise
         yield
     finally:
+        if os.getpid() == process:
+            with suppress(OSError):
+                # Closing is not enough: a process that was forked meanwhile has the folder open, too.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

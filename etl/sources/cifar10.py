@@ -12,7 +12,7 @@ import numpy as np
 
 from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.labels import read_class_names
-from etl.sources.record import Record, check_index
+from etl.sources.record import Record, check_file, check_index
 from presave.mapped_file import map_file
 
 # A record is its label and three planes, red, green and blue.
@@ -115,8 +115,7 @@ def _find_files(path: str | Path | Sequence[str | Path], split: str | None) -> l
 
 
 def _count_records(file: Path) -> int:
-    if not file.is_file():
-        raise ValueError(f"{file} is not a file" if file.exists() else f"{file} does not exist")
+    check_file(file)
     nbytes = file.stat().st_size
     if nbytes % RECORD_NBYTES or not nbytes:
         raise ValueError(

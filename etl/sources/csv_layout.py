@@ -17,6 +17,7 @@ import numpy as np
 
 from etl.arguments import printable
 from etl.sources.labels import NUMBER, LabelError, LabelFinder, Labels, is_missing
+from etl.sources.record import check_file
 
 # Type codes of struct. Its standard sizes refuse numbers that are too large; its native ones and numpy give infinity.
 DTYPES = {"float32": "f", "float64": "d"}
@@ -270,8 +271,7 @@ def read_layout(
 
 def _first_line(path: Path) -> tuple[int, bytes]:
     """Return the size of the byte order mark, and the first line with its end."""
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    check_file(path)
     with path.open("rb") as file:
         start = file.read(len(codecs.BOM_UTF8))
         if start.startswith(GZIP_MAGIC):

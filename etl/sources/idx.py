@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etl.sources.identity import FileIdentity, relative_names
-from etl.sources.record import Record, check_index
+from etl.sources.record import Record, check_file, check_index
 from presave.errors import is_shortage
 from presave.mapped_file import map_file
 
@@ -116,8 +116,7 @@ def read_idx(path: Path) -> np.ndarray:
 
     Raises `ValueError` that names the file if it is not an IDX file, or longer or shorter than its header says.
     """
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist")
+    check_file(path)
     with path.open("rb") as file:
         compressed = file.read(2) == GZIP_MAGIC
     if compressed:

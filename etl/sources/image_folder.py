@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ from etl.images.pillow import suffixes
 from etl.sources.folder_walk import FolderWalk
 from etl.sources.identity import Identified, file_stamp
 from etl.sources.record import Record, check_index
+from presave.files import read_regular_file
 
 # A read allocates as many bytes as the file claims to have.
 MAX_FILE_NBYTES = 1 << 30
@@ -87,9 +86,9 @@ class ImageFolder(Identified):
         return len(self.files)
 
     def __getitem__(self, index: int) -> Record:
-        """Read record `index`; raise `OSError` if its file is gone, and `ValueError` if it is empty or not plain."""
+        """Read record `index`; raise `OSError` if its file is gone, and `ValueError` if it is empty or not regular."""
         check_index(self, index)
-        encoded = read_bytes(f"{self.root}/{self.files[index]}")
+        encoded = read_regular_file(f"{self.root}/{self.files[index]}", MAX_FILE_NBYTES)
         if not encoded:
             raise ValueError("the file is empty")
         return {"features": np.frombuffer(encoded, dtype=np.uint8), "label": int(self.labels[index])}
@@ -107,27 +106,3 @@ class ImageFolder(Identified):
 
     def __repr__(self) -> str:
         return f"ImageFolder({self.name!r}, {len(self):,} images of {len(self.classes)} classes)"
-
-
-def read_bytes(path: str) -> bytes:
-    """Read a whole file with four system calls.
-
-    `np.fromfile` and `open` make more, and took three times as long for photographs of 40 kB. Raises `ValueError` for
-    pipes and other special files, and for more than `MAX_FILE_NBYTES`.
-    """
-    # O_NONBLOCK: opening a pipe must not wait for a writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is not a plain file")
-        left = status.st_size
-        if left > MAX_FILE_NBYTES:
-            raise ValueError(f"the file has {left:,} bytes, and no image has more than {MAX_FILE_NBYTES:,}")
-        parts = []
-        while left > 0 and (part := os.read(descriptor, left)):
-            parts.append(part)
-            left -= len(part)
-    finally:
-        os.close(descriptor)
-    return parts[0] if len(parts) == 1 else b"".join(parts)

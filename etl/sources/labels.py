@@ -125,16 +125,13 @@ class LabelFinder:
                 raise LabelError(
                     0, str(_invalid(texts[0], "is no whole number; pass regression=True, or classes=[...] for names"))
                 )
-        faults = {}
-        for text in set(texts) - self._seen:
-            try:
-                self._check(text)
-            except ValueError as error:
-                faults[text] = str(error)
-            self._seen.add(text)
-        if faults:
-            position = min(texts.index(text) for text in faults)
-            raise LabelError(position, faults[texts[position]])
+        for text in dict.fromkeys(texts):  # each once, in their order
+            if text not in self._seen:
+                try:
+                    self._check(text)
+                except ValueError as error:
+                    raise LabelError(texts.index(text), str(error)) from None
+                self._seen.add(text)
         if self._labels is not None and len(self._seen) > MAX_CLASSES:
             self._seen = {texts[0]}  # the set only saves checking equal labels again
 

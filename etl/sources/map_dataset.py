@@ -72,7 +72,7 @@ class MapDataset:
     Raises
     ------
     ValueError
-        If `dataset` is not a map-style data set.
+        If `dataset` is not a map-style data set, or `ragged` is a string.
 
     Warns
     -----
@@ -112,6 +112,8 @@ class MapDataset:
                 f"a {type(dataset).__name__} is not a map-style data set: records are read by index, which needs "
                 "__len__ and __getitem__; write a stream to a store first, with presave.write"
             )
+        if isinstance(ragged, str):
+            raise ValueError(f"ragged is a collection of names, such as [{ragged!r}]")
         self.name = name or source_name(dataset)
         self.dataset = dataset
         self.ragged = tuple(ragged)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from etl.arguments import printable
@@ -13,6 +14,7 @@ __all__ = [
     "Record",
     "RecordError",
     "RecordSequence",
+    "check_file",
     "check_index",
     "check_source",
     "pair_keys",
@@ -77,6 +79,12 @@ def check_source(source: Any) -> None:
             f"{shown!r} is a path or a name, not a sequence of records; pass etl.open_source({shown!r}), or the class "
             f"of the source, such as etl.ImageFolder({shown!r})"
         )
+
+
+def check_file(path: Path) -> None:
+    """Raise `ValueError` if there is no file at `path`."""
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
 
 
 def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:

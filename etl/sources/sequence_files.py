@@ -49,15 +49,18 @@ def find_sequences(walk: FolderWalk) -> dict[str, list[str]]:
 def label_steps(layout: CsvLayout, classes: Sequence[str] | None, regression: bool) -> Labels:
     """Infer the meaning of the labels of steps from the first file, which has `layout`; for the rest see `Sequences`.
 
-    Raises `ValueError` if a label is invalid, or is a name and `classes` is None.
+    Raises `ValueError` if a label is invalid, or if `classes` is None and a label is a name or there is none.
     """
     if regression:
         return Targets(layout.dtype)
-    finder = LabelFinder(classes)
+    finder, steps = LabelFinder(classes), 0
     for rows in scan_rows(layout):
+        steps += len(rows.starts)
         numbers = range(rows.first_line, rows.first_line + len(rows.starts))
         texts = [layout.parse(line, number)[1] for number, line in zip(numbers, rows.lines(), strict=True)]
         layout.add_labels(finder, texts, numbers)
+    if classes is None and not steps:
+        raise ValueError(f"{layout.path} holds no steps, and its labels decide for all files")
     found = finder.result()
     if isinstance(found, ClassNames) and classes is None:
         raise layout.label_error(layout.first_line, "labels are texts; name all of them in classes=[...]")

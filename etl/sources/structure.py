@@ -79,13 +79,13 @@ class Structure:
         """
         values = {}
         for group, part in zip(PAIR, batch, strict=True):
-            values[group] = iter(part if isinstance(part, tuple) else () if part is None else (part,))
-            found = 1 if not isinstance(part, tuple) else len(part)
-            if self._counts[group] and found != self._counts[group]:
+            arrays = part if isinstance(part, tuple) else () if part is None else (part,)
+            if self._counts[group] and len(arrays) != self._counts[group]:
                 raise ValueError(
-                    f"the batch has {found} arrays of {group}, an item of the data set has {self._counts[group]}; "
-                    "a stage has put them together or taken them apart"
+                    f"the batch has {len(arrays)} arrays of {group}, an item of the data set has "
+                    f"{self._counts[group]}; a stage has put them together, taken them apart or left them out"
                 )
+            values[group] = iter(arrays)
         return self._root.collated(values)
 
 

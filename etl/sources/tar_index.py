@@ -20,6 +20,7 @@ from platformdirs import user_cache_path
 from etl.images.pillow import suffixes
 from etl.sources.folder_walk import is_hidden, suffix_of
 from etl.sources.identity import settle, stamp
+from etl.sources.record import check_file
 from etl.sources.tar_labels import LabelMember
 from presave.files import replacing
 
@@ -87,8 +88,7 @@ def index_tar(path: Path, label: LabelMember | None = None) -> TarIndex:
     Labels are read from `label`; if that is None, from the `.cls` members, if there are any. Raises `ValueError` that
     names file and member if the file is not a whole tar file or does not consist of samples.
     """
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    check_file(path)
     status = path.stat()
     key = f"{path.resolve()} {stamp(status)} {CACHE_VERSION} {suffixes()} {label}"
     cached = user_cache_path("fair-etl") / "tar-index" / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.npz"
@@ -261,12 +261,8 @@ def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
                     raise tarfile.TarError(f"{member.name} has {member.size} bytes")
                 last = member.name
                 yield member
-    except (tarfile.TarError, _HeaderError, *MALFORMED) as error:
+    except (tarfile.TarError, *MALFORMED) as error:
         raise ValueError(f"{path} is not a tar file, or is damaged after {last}: {error}") from None
-
-
-class _HeaderError(Exception):
-    """A tar header with an impossible size."""
 
 
 class _BoundedFile:
@@ -279,7 +275,7 @@ class _BoundedFile:
 
     def read(self, nbytes: int) -> bytes:
         if not 0 <= nbytes <= MAX_READ_NBYTES:
-            raise _HeaderError(f"a header of {nbytes:,} bytes")
+            raise tarfile.TarError(f"a header of {nbytes:,} bytes")
         return self._file.read(nbytes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,19 +68,6 @@ class ArrayShard:
     def close(self) -> None:
         # A memory map closes with the last array that views it. It is not closed here, because callers may hold views.
         self._columns = {}
-
-
-class LoadedShard:
-    """A shard whose whole content is read by each call of `columns`."""
-
-    def __init__(self, load: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        self._load = load
-
-    def columns(self) -> Mapping[str, ColumnReader]:
-        return ArrayShard(self._load()).columns()
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
 
 def validate_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Sequence[Column]) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """Format "hdf5": one HDF5 file for each shard, with one data set for each column.
 
-Uncompressed data sets, contiguous or chunked, are memory-mapped: h5py's low-level interface gives their position in the
-file, and HDF5 itself reads no data. Compressed data sets are read chunk by chunk, each chunk once per batch.
+Contiguous data sets are memory-mapped: h5py's low-level interface gives their position in the file, and HDF5 itself
+reads no data. Those in chunks, which presave compresses, are read chunk by chunk, each chunk once per batch.
 """
 
 from __future__ import annotations
@@ -180,7 +180,6 @@ class Hdf5Column:
         self._dtype = data.dtype
         self._chunk_rows = data.chunks[0] if data.chunks is not None else max(1, len(data))
         self._is_filtered = bool(filter_ids(data))
-        self._buffers = threading.local()
 
     @property
     def _data(self) -> h5py.Dataset:
@@ -225,9 +224,7 @@ class Hdf5Column:
     def _read_chunk(self, number: int) -> np.ndarray:
         first = number * self._chunk_rows
         last = min(first + self._chunk_rows, self._shape[0])
-        buffer = getattr(self._buffers, "chunk", None)
-        if buffer is None:
-            buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._shape[1:]), self._dtype)
+        buffer = _chunk_buffer((self._chunk_rows, *self._shape[1:]), self._dtype)
         with self._shard.in_use(), read_errors(self._path, *READ_ERRORS):
             if self._is_filtered:
                 read_chunk(self._data, number, buffer)
@@ -235,6 +232,20 @@ class Hdf5Column:
                 self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
         rows: np.ndarray = buffer[: last - first]
         return rows
+
+
+# For each thread, the memory of the chunk that it has read last: one for all shards, of which there may be thousands.
+_buffers = threading.local()
+
+
+def _chunk_buffer(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return uninitialised memory for a chunk, which the next call in this thread returns again."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    held = getattr(_buffers, "held", None)
+    if held is None or len(held) < nbytes:
+        held = _buffers.held = np.empty(nbytes, np.uint8)
+    chunk: np.ndarray = held[:nbytes].view(dtype).reshape(shape)
+    return chunk
 
 
 def _filter_arguments(compression: Any) -> dict[str, Any]:
@@ -286,25 +297,11 @@ def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:
 
 
 def _map(path: Path, data: h5py.Dataset) -> np.ndarray | None:
-    """Return the data set as a memory-mapped array, or None if its rows are compressed or scattered in the file."""
+    """Return the data set as a memory-mapped array; None if it is in chunks, or has no place of its own in the file."""
     if data.size == 0:
         return np.empty(data.shape, data.dtype)
-    offset = data.id.get_offset() if data.chunks is None else _first_chunk_offset(data)
+    offset = data.id.get_offset() if data.chunks is None else None
     if offset is None:
         return None
     mapped: np.ndarray = map_file(path)[offset : offset + data.nbytes].view(data.dtype).reshape(data.shape)
     return mapped
-
-
-def _first_chunk_offset(data: h5py.Dataset) -> int | None:
-    """Return where in the file a chunked data set begins, in bytes; None if its rows are filtered or scattered."""
-    # A chunk wider than the data would leave gaps between the rows.
-    if filter_ids(data) or data.chunks[1:] != data.shape[1:]:
-        return None
-    offsets: list[int] = []
-    data.id.chunk_iter(lambda chunk: offsets.append(chunk.byte_offset))
-    chunk_nbytes = math.prod(data.chunks) * data.dtype.itemsize
-    count = -(-len(data) // data.chunks[0])
-    if len(offsets) != count or offsets != [offsets[0] + number * chunk_nbytes for number in range(count)]:
-        return None
-    return offsets[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.shard_formats.arrays import LoadedShard, read_errors, validate_arrays
-from presave.shard_formats.format import Format
+from presave.shard_formats.arrays import ArrayShard, read_errors, validate_arrays
+from presave.shard_formats.format import ColumnReader, Format
 
 PROTOCOL = 5
 
@@ -34,16 +33,26 @@ class Pickle(Format):
             pickle.dump(dict(columns), file, protocol=PROTOCOL)
         return [path]
 
-    def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> LoadedShard:
+    def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> PickledShard:
         (path,) = files
         if not path.is_file():
             raise StoreError(f"{path}: is missing; `etl verify` lists all that is damaged")
-        return LoadedShard(partial(_load, path, tuple(columns)))
+        return PickledShard(path, columns)
 
 
-def _load(path: Path, columns: Sequence[Column]) -> dict[str, np.ndarray]:
-    with read_errors(path, Exception), path.open("rb") as file:  # a damaged pickle can raise anything
-        content = pickle.load(file)  # noqa: S301 - opened only with trusted=True
-    if not isinstance(content, dict):
-        raise StoreError(f"{path}: holds a {type(content).__name__}, not a dictionary of arrays")
-    return validate_arrays(path, content, columns)
+class PickledShard:
+    """A shard that each call of `columns` reads as a whole."""
+
+    def __init__(self, path: Path, columns: Sequence[Column]) -> None:
+        self._path = path
+        self._specs = columns
+
+    def columns(self) -> Mapping[str, ColumnReader]:
+        with read_errors(self._path, Exception), self._path.open("rb") as file:  # a damaged pickle can raise anything
+            content = pickle.load(file)  # noqa: S301 - opened only with trusted=True
+        if not isinstance(content, dict):
+            raise StoreError(f"{self._path}: holds a {type(content).__name__}, not a dictionary of arrays")
+        return ArrayShard(validate_arrays(self._path, content, self._specs)).columns()
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""

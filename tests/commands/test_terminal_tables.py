@@ -322,6 +322,16 @@ def test_benchmarks_print_tables_beside_a_commit_that_has_no_such_file() -> None
     assert output_of("-c", code, cwd=ROOT).strip() == str(ROOT / "etl/tables.py")
 
 
+def test_a_table_of_keys_alone_wraps_in_a_narrow_terminal() -> None:
+    table = Table()
+    table.add_column("strategy")
+    table.add_column("format")
+    table.add_row("async-presaved", "safetensors")
+    lines = printed(table, 30, keys=2)
+    assert [each[0] for each in tables(lines)] == [["strategy", "format"]]
+    assert max(map(len, lines)) == 30
+
+
 def test_a_table_without_rows_has_its_headings() -> None:
     table = Table()
     table.add_column("strategy")

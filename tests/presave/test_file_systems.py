@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import presave
-from presave import files
+from presave import files, partial_store
 from tests.presave.records import FIRE, NBYTES, Numbered, fail_at, interrupt
 
 SETTINGS: dict[str, Any] = {"shard_nbytes": 10 * NBYTES}
@@ -56,12 +57,50 @@ def test_an_error_of_the_disk_gives_no_store(
     presave.write(tmp_path / "s", Numbered(60), **SETTINGS).close()
 
 
+def test_after_an_error_of_the_disk_no_more_shards_are_written_than_are_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Semaphore(0)
+
+    def fail(path: Path) -> None:
+        begun.release()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def wait(_: presave.Progress) -> None:
+        begun.acquire()  # until the shard is being flushed: then all before it have failed
+
+    records = Numbered(60)
+    monkeypatch.setattr(partial_store, "flush", fail)
+    with pytest.raises(presave.StoreError, match="make room or repair the disk"):
+        presave.write(tmp_path / "s", records, progress=wait, **SETTINGS)
+    assert max(records.reads) < 30
+
+
 @pytest.mark.parametrize("name", ["EIO", "EACCES"])
 def test_a_file_that_cannot_be_flushed_is_an_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     fail_at(monkeypatch, os, "fsync", getattr(errno, name))
     with pytest.raises(OSError, match=os.strerror(getattr(errno, name))):
         files.flush(tmp_path / "file")
+
+
+@pytest.mark.parametrize("content", [b"", b"ten bytes."])
+def test_a_file_is_read_whole_in_parts_and_refused_if_it_grows_meanwhile(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = tmp_path / "file", os.read
+
+    def grow(descriptor: int, nbytes: int) -> bytes:
+        with path.open("ab") as file:
+            file.write(b"!")
+        return read(descriptor, nbytes)
+
+    path.write_bytes(content)
+    monkeypatch.setattr(os, "read", lambda descriptor, nbytes: read(descriptor, min(nbytes, 4)))
+    assert files.read_regular_file(path, 10) == content
+    monkeypatch.setattr(os, "read", grow)
+    with pytest.raises(ValueError, match="it has grown while it was read"):
+        files.read_regular_file(path, 10)
 
 
 @pytest.mark.parametrize("name", [*UNSUPPORTED, "ENOLCK", "EBADF"])

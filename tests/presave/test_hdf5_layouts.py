@@ -32,6 +32,7 @@ def _compact(file: h5py.File) -> None:
 
 
 LAYOUTS: dict[str, Callable[[h5py.File], object]] = {
+    "chunks in order": lambda file: file.create_dataset("x", data=ROWS, chunks=(4, 3)),
     "chunks out of order": _chunks_out_of_order,
     "chunks wider": lambda file: file.create_dataset("x", data=ROWS, chunks=(2, 5), maxshape=(None, None)),
     "chunks narrower": lambda file: file.create_dataset("x", data=ROWS, chunks=(5, 1)),

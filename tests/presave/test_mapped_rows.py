@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +58,7 @@ ORDERS = {
     "of one shard": np.array([31, 30, 49, 30]),
     "runs over shards": np.r_[20:60, 0:30, 299, 298, 0, 0, 0],
     "of int32": SHUFFLED.astype(np.int32),
+    "read-only": np.frombuffer(SHUFFLED.tobytes(), SHUFFLED.dtype),
     "none": np.empty(0, np.int64),
 }
 
@@ -69,21 +71,6 @@ def test_rows_are_gathered_in_any_order(store: presave.Store, written: list[dict
         assert len(found[name]) == len(numbers)
         for row, number in zip(found[name], numbers.tolist(), strict=True):
             assert np.array_equal(row, written[number][name])
-
-
-def test_indices_may_be_read_only(store: presave.Store, written: list[dict[str, np.ndarray]]) -> None:
-    numbers = SHUFFLED.copy()
-    numbers.flags.writeable = False
-    assert np.array_equal(store.gather(numbers)["large"], [written[number]["large"] for number in numbers.tolist()])
-
-
-def test_out_may_be_every_second_row_of_a_larger_array(
-    store: presave.Store, written: list[dict[str, np.ndarray]]
-) -> None:
-    out = np.full((2 * RECORDS, 40, 40, 3), 7, np.uint8)
-    store.gather(SHUFFLED, {"large": out[::2]})
-    assert np.array_equal(out[::2], [written[number]["large"] for number in SHUFFLED.tolist()])
-    assert (out[1::2] == 7).all()
 
 
 def test_nothing_outside_out_is_written(store: presave.Store) -> None:
@@ -156,3 +143,27 @@ for turn in range(20):
 
 def test_closing_a_store_unmaps_nothing_that_threads_are_reading(store: presave.Store, loop: str) -> None:
     output_of("-c", CLOSED_WHILE_READ, store.path, loop)
+
+
+class InterruptedOnce(np.ndarray):
+    """An array at whose address the first look is interrupted."""
+
+    looks = 0
+
+    @property
+    def ctypes(self) -> Any:
+        InterruptedOnce.looks += 1
+        if InterruptedOnce.looks == 1:
+            raise KeyboardInterrupt
+        return super().ctypes
+
+
+@pytest.mark.parametrize("loop", ["numba"], indirect=True)
+def test_a_shard_is_found_again_after_an_interrupt_while_it_was_looked_for() -> None:
+    array = np.arange(3).view(InterruptedOnce)
+    rows = mapped_rows.MappedRows(np.array([0, 3]))
+    with pytest.raises(KeyboardInterrupt):
+        rows.find(np.array([2]), 8, lambda shard: array)
+    found = rows.find(np.array([2]), 8, lambda shard: array)
+    assert found is not None
+    assert found.tolist() == [array.__array_interface__["data"][0] + 16]

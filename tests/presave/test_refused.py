@@ -80,6 +80,7 @@ ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "shards of nothing": (Numbered(1), {"shard_nbytes": 0}, "shard_nbytes must be at least 1, not 0"),
     "no jobs": (Numbered(1), {"jobs": 0}, "jobs must be at least 1"),
     "on_error": (Numbered(1), {"on_error": "ignore"}, "on_error must be 'raise' or 'skip', not 'ignore'"),
+    "a string of names": (Numbered(1), {"ragged": "x"}, r"ragged is a collection of names, such as \['x'\]"),
     "format": (Numbered(1), {"format": "zip"}, "unknown format 'zip'; known: npy, hdf5"),
     **{
         f"compressed {name}": (
@@ -103,7 +104,7 @@ ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
         for value in ({"mean": np.zeros(3)}, {("a", "b"): 1}, [1])
     },
     **{
-        f"identity {value}": (Numbered(1, identity=value), {}, "identity of the records is not a mapping")
+        f"identity {value}": (Numbered(1, identity=value), {}, "the identity of the records cannot be kept")
         for value in (3, ["a"], {"a": np.zeros(1)})
     },
 }

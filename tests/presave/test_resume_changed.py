@@ -37,6 +37,11 @@ DESCRIBED: dict[str, Any] = {"stage": "resize", "fingerprint": "0123", "provenan
 FIELDS = {"x": "int64 [4]", "y": "int64 []"}
 OTHER_PLANS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "format": ({}, {"format": "hdf5"}, "format was 'npy' and is 'hdf5'"),
+    "options": (
+        {},
+        {"format": "hdf5", "options": {"compression": "lzf"}},
+        "format was 'npy' and is 'hdf5'; options was {} and is {'compression': 'lzf'}",
+    ),
     "shards": ({}, {"shard_nbytes": 20 * NBYTES}, "shard_records was 10 and is 20"),
     "errors": ({}, {"on_error": "skip"}, "on_error was 'raise' and is 'skip'"),
     "number": ({"count": 61}, {}, "records was 60 and is 61"),
@@ -58,13 +63,6 @@ def test_the_beginning_of_another_store_is_kept_and_the_error_names_the_differen
     assert f".s.partial holds the beginning of another store of that name: {difference}; " in str(raised.value)
     assert bytes_of(tmp_path / ".s.partial") == before
     presave.write(tmp_path / "s", Changed(**DESCRIBED), **SETTINGS).close()
-
-
-@pytest.mark.parametrize("options", [{}, {"compression": "lzf"}], ids=str)
-def test_a_partial_store_with_another_compression_is_refused(options: dict[str, str], tmp_path: Path) -> None:
-    _interrupt(tmp_path / "s", Changed(), format="hdf5", options={"compression": "gzip"})
-    with pytest.raises(presave.StoreError, match=r"options was {'compression': 'gzip'} and is"):
-        presave.write(tmp_path / "s", Changed(), format="hdf5", options=options, **SETTINGS)
 
 
 @pytest.mark.parametrize("plan", [b"", b"[]", b"\xff", b"{"], ids=repr)
@@ -138,6 +136,15 @@ def test_records_of_another_identity_are_refused_and_the_error_names_the_differe
         presave.write(tmp_path / "s", Changed(identity=now), **SETTINGS)
     presave.write(tmp_path / "s", Changed(identity=before), **SETTINGS).close()
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize("was_known", [True, False])
+def test_records_that_say_what_they_are_read_from_are_not_taken_for_others(was_known: bool, tmp_path: Path) -> None:
+    saying, silent = Changed(origin=lambda index: f"{index}.csv"), Changed()
+    _interrupt(tmp_path / "s", saying if was_known else silent)
+    before, now = ("0.csv", "something that is not known")[:: 1 if was_known else -1]
+    with pytest.raises(presave.StoreError, match=f"record 0 was read from {before}, and now it is {now}; delete"):
+        presave.write(tmp_path / "s", silent if was_known else saying, **SETTINGS)
 
 
 def test_records_that_change_during_the_write_give_no_store(tmp_path: Path) -> None:

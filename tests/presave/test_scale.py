@@ -110,3 +110,17 @@ def test_a_conversion_holds_one_shard_and_not_the_data_set(name: str, tmp_path: 
         with _peak_nbytes(peaks):
             presave.convert(tmp_path / "s", tmp_path / target, format=name, shard_nbytes=4 << 20).close()
     assert peaks[1] < 12 << 20
+
+
+@pytest.mark.usefixtures("_traced")
+def test_reading_compressed_shards_holds_one_chunk_and_not_one_of_each_shard(tmp_path: Path) -> None:
+    records = [{"x": np.full(1 << 20, number, np.uint8)} for number in range(24)]
+    peaks: list[int] = []
+    with presave.write(
+        tmp_path / "s", records, format="hdf5", options={"compression": "gzip"}, shard_nbytes=1
+    ) as store:
+        assert len(store.manifest.shards) == len(records)
+        with _peak_nbytes(peaks):
+            for number in range(len(records)):
+                assert store[number]["x"][-1] == number
+    assert peaks[0] < 12 << 20

@@ -268,6 +268,15 @@ def test_a_store_that_does_not_fit_into_memory_raises_an_error_with_its_size(
         preload(NEEDED_NBYTES - 1)
 
 
+def test_a_store_at_a_relative_path_can_be_unpickled_in_another_working_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    pickled = pickle.dumps(presave.open_store(folder.name))
+    monkeypatch.chdir(folder)
+    assert pickle.loads(pickled)[3]["label"] == 3
+
+
 def test_an_unpickled_store_keeps_its_memory_budget(folder: Path) -> None:
     with presave.open_store(folder, "ram", memory_budget=2 * NEEDED_NBYTES) as store:
         pickled = pickle.dumps(store)

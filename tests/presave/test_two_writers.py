@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import presave
 from presave import partial_store
 from presave.folder_lock import FolderLock
 from presave.partial_store import PartialStore
-from tests.presave.records import NBYTES, Numbered, bytes_of, fail_at
+from tests.forked_child import forked
+from tests.presave.records import FIRE, NBYTES, Numbered, bytes_of, fail_at
 
 COUNT = 60
 SETTINGS: dict[str, Any] = {"shard_nbytes": 10 * NBYTES}
@@ -153,6 +155,39 @@ def test_releasing_a_lock_leaves_that_of_the_next_process(tmp_path: Path, monkey
         FolderLock(tmp_path, 0)
     second.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_after_a_failed_write_the_next_goes_on_though_a_process_that_was_forked_meanwhile_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+    copies: list[int] = []
+
+    def copy_and_lock(descriptor: int, operation: int) -> None:
+        copies.append(os.dup(descriptor))  # holds the lock, too, as that of a fork does
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", copy_and_lock)
+    with pytest.raises(OSError, match="fire"):
+        presave.write(tmp_path / "s", Numbered(COUNT, {COUNT - 1: FIRE}), **SETTINGS)
+    presave.write(tmp_path / "s", Numbered(COUNT), **SETTINGS).close()
+    for each in copies:
+        os.close(each)
+
+
+@pytest.mark.parametrize("locks", ["locks", "no locks"])
+def test_a_fork_does_not_release_the_lock_of_its_parent(
+    locks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if locks == "no locks":
+        fail_at(monkeypatch, fcntl, "flock", errno.ENOTSUP)
+    one, other = (os.open(tmp_path, os.O_RDONLY) for _ in range(2))
+    lock = FolderLock(tmp_path, one)
+    assert forked(lock.release) == 0
+    with pytest.raises(BlockingIOError):
+        FolderLock(tmp_path, other)
+    for each in (one, other):
+        os.close(each)
 
 
 def test_an_error_of_a_lock_that_is_no_lack_of_locks_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,16 +26,6 @@ def test_the_index_keeps_half_a_byte_a_record(tmp_path: Path) -> None:
     assert large - small < 16_000 * 0.5 + 100
 
 
-def test_a_store_gives_the_records_back_bit_for_bit(tmp_path: Path) -> None:
-    source = etl.Csv(table(tmp_path), label="label")
-    presave.write(tmp_path / "s", etl.records(source, etl.Pipeline([])), jobs=2).close()
-    with presave.open_store(tmp_path / "s") as store:
-        assert len(store) == len(source)
-        for number in range(len(source)):
-            assert store[number]["features"].tobytes() == source[number]["features"].tobytes()
-            assert store[number]["label"] == source[number]["label"]
-
-
 @pytest.mark.parametrize(
     "options", [{"missing": 0}, {"features": ["d", "c", "b", "a"]}, {"regression": True}, {"dtype": "float64"}], ids=str
 )

@@ -113,6 +113,12 @@ def test_a_wrong_target_is_named_when_it_is_read(text: str, said: str, tmp_path:
         source[1]
 
 
+def test_the_first_of_very_many_wrong_labels_is_named_without_looking_for_each_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "x,y\n0,1\n" + "".join(f"0,{number}.5\n" for number in range(100_000)))
+    with pytest.raises(ValueError, match=r"table\.csv, line 3, column 'y': label '0\.5' is no whole number"):
+        etl.Csv(path, label="y")
+
+
 def test_labels_that_are_all_different_are_refused_before_memory_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

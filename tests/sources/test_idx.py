@@ -121,6 +121,8 @@ def test_files_that_are_no_pair_are_refused(images: np.ndarray, labels: np.ndarr
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nowhere does not exist"):
         etl.Idx(tmp_path / "nowhere", tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="is not a file"):
+        etl.Idx(tmp_path, tmp_path)
     with pytest.raises(ValueError, match=r"neither t10k-images-idx3-ubyte nor t10k-images-idx3-ubyte\.gz"):
         etl.Idx.from_folder(tmp_path, "test")
 

@@ -202,9 +202,3 @@ def test_an_empty_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "a/1.jpg").write_bytes(b"")
     with pytest.raises(RecordError, match=r"a/1\.jpg.*the file is empty"):
         etl.records(etl.ImageFolder(tmp_path), etl.image_pipeline(8))[0]
-
-
-def test_a_record_beyond_the_last_is_an_index_error(tmp_path: Path) -> None:
-    write_files(tmp_path, "a/1.jpg")
-    with pytest.raises(IndexError):
-        etl.ImageFolder(tmp_path)[1]

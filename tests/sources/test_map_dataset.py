@@ -230,6 +230,11 @@ def test_what_has_no_numbered_items_is_refused() -> None:
             etl.MapDataset(other)
 
 
+def test_a_string_is_not_taken_for_the_names_of_ragged_fields() -> None:
+    with pytest.raises(ValueError, match=r"ragged is a collection of names, such as \['features'\]"):
+        etl.MapDataset(Pairs(), ragged="features")
+
+
 def test_it_is_pickled_with_its_data_set() -> None:
     copy = pickle.loads(pickle.dumps(etl.MapDataset(Pairs())))
     assert copy[5]["label"] == 5

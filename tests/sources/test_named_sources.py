@@ -188,11 +188,6 @@ def test_what_is_wrong_is_said_in_one_sentence(name: str, options: dict[str, Any
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match="source no_such_data:dataset: ModuleNotFoundError"):
-        etl.open_source("no_such_data:dataset")
-
-
 @pytest.mark.usefixtures("my_data")
 def test_a_path_on_disk_wins(tmp_path: Path) -> None:
     for name in ("my_data:dataset", "lmdb:"):

@@ -194,6 +194,7 @@ def test_a_damaged_file_is_named_when_it_is_read(content: str, said: str, tmp_pa
         ),
         ({"a": steps((1,))}, {"regression": True}, r"has no labels\.csv; regression and classes need that file"),
         ({"a": steps((1,))}, {"label": "y"}, r"a\.csv has no column 'y'; it has a"),
+        ({"a": "a,y\n"}, {"label": "y"}, r"a\.csv holds no steps, and its labels decide for all files"),
         ({"a": steps((1,))}, {"regression": True, "classes": ["a"]}, "either targets .* or names"),
     ],
 )
@@ -202,13 +203,6 @@ def test_a_folder_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         etl.Sequences(write(tmp_path, **files), **options)
-
-
-def test_a_missing_folder_and_a_file_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nowhere does not exist"):
-        etl.Sequences(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"a\.csv is not a folder"):
-        etl.Sequences(write(tmp_path, a="") / "a.csv")
 
 
 def arrays(dtype: str = "float32") -> list[np.ndarray]:

@@ -225,6 +225,10 @@ def test_a_batch_that_a_stage_took_apart_is_an_error() -> None:
     (batch,) = etl.RawIterator(lists, etl.Pipeline([add]), 1)
     with pytest.raises(ValueError, match=r"item of a batch has shape \(1,\), without the axes of the item's lists"):
         lists.collated(batch)
+    pairs = etl.MapDataset([(np.ones(2), 1)])
+    (batch,) = etl.RawIterator(pairs, etl.Pipeline([add]), 1)
+    with pytest.raises(ValueError, match="the batch has 0 arrays of label, an item of the data set has 1"):
+        pairs.collated(batch)
 
 
 class Boxes(torch.utils.data.Dataset[Any]):

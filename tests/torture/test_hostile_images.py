@@ -136,7 +136,7 @@ def test_a_pipe_that_is_called_an_image_is_not_waited_for(tmp_path: Path, tally:
     source = _folder(tmp_path, b"")
     (tmp_path / "cat" / "1.jpg").unlink()
     os.mkfifo(tmp_path / "cat" / "1.jpg")
-    refusal(lambda: _load(source), "(cat/1.jpg)", "'read': it is not a plain file", kinds=("RecordError",))
+    refusal(lambda: _load(source), "(cat/1.jpg)", "'read': it is not a regular file", kinds=("RecordError",))
     tally("pipe or device that is called an image", "refused, with file, record and reason")
 
 
@@ -145,7 +145,7 @@ def test_a_device_that_is_called_an_image_is_not_read(tmp_path: Path, tally: Tal
     (tmp_path / "cat" / "1.jpg").symlink_to("/dev/zero")
     refusal(lambda: etl.ImageFolder(tmp_path), str(tmp_path / "cat" / "1.jpg"), "/dev/zero")
     source = etl.ImageFolder(tmp_path, follow_links=True)
-    refusal(lambda: _load(source), "(cat/1.jpg)", "it is not a plain file", kinds=("RecordError",))
+    refusal(lambda: _load(source), "(cat/1.jpg)", "it is not a regular file", kinds=("RecordError",))
     tally("pipe or device that is called an image", "refused, with file, record and reason", 2)
 
 
