@@ -56,10 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     photographs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
     pythons, missing = find_interpreters(options.only, dict(options.python), errors)
-    rows = {(row.task, row.name): row for row in ROWS if row.task in options.task and row.peer in pythons}
-    if not rows:
-        say_failure(f"no loader could be installed: {next(iter(missing.values()), 'none was named')}", errors)
+    if PEERS[0] not in pythons:
+        say_failure(f"nothing was measured: all others are compared with {PEERS[0]}", errors)
         return 2
+    rows = {(row.task, row.name): row for row in ROWS if row.task in options.task and row.peer in pythons}
     work = Work(photographs, FOLDER / "prepared", options.photographs, options.batch_size, options.workers)
 
     path = options.samples or RESULTS / "peers.jsonl"
@@ -142,7 +142,8 @@ def wanted_pairs(results: Mapping[Key, PairResult], rows: Sequence[Row], count: 
     wanted += _in_turn(tuned, range(count))
     for arm in (*((*each, DOCUMENTED) for each in close), *tuned):
         taken = [each for key, each in results.items() if key[:3] == arm]
-        if count <= len(taken) < MAX_COUNT and not is_narrow(ratio_of(taken)):
+        has_failed = any(each.failure for each in taken)
+        if count <= len(taken) < MAX_COUNT and not has_failed and not is_narrow(ratio_of(taken)):
             wanted += [(*arm, len(taken))]
         wanted += [(*arm, number) for number in range(count, len(taken))]
     return wanted
@@ -242,6 +243,8 @@ def _interpreter(given: str) -> tuple[str, str]:
     name, _, path = given.rpartition("=")
     if name not in (*PEERS, ALL):
         raise argparse.ArgumentTypeError(f"no peer is called {name}; there are {', '.join(PEERS)}")
+    if shutil.which(path) is None:
+        raise argparse.ArgumentTypeError(f"{path!r} is not a program")
     return name, path
 
 
