@@ -101,7 +101,9 @@ class Progress:
         self._seen = len(lines)
         header, *others = lines
         taken = Counter(json.dumps(line["key"][0]) for line in others if "result" in line)
-        rounds = min(taken.values(), default=0) if len(taken) == header["variants"] else 0
+        failed = {json.dumps(line["failed"][0]) for line in others if "failed" in line}
+        counts = [count for variant, count in taken.items() if variant not in failed]
+        rounds = min(counts, default=0) if len(counts) + len(failed) == header["variants"] else 0
         all_samples = header["variants"] * header["rounds"]
         self.doing = f"measured {taken.total()} of {all_samples} samples of {header['experiment']}"
         if rounds <= self._rounds:
