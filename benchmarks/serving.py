@@ -256,13 +256,7 @@ FOUND: Kind[str, Found] = Kind("serving", str, Found)
 
 
 def measure(
-    model_name: str,
-    *,
-    clients: int,
-    workers: int,
-    rounds: int,
-    seconds: float,
-    shares: Sequence[float],
+    model_name: str, *, clients: int, workers: int, rounds: int, seconds: float, shares: Sequence[float]
 ) -> Found:
     """Measure all servers of a model in `SHAPES` in turns.
 
