@@ -20,6 +20,7 @@ from rich.console import Console
 import etl
 from benchmarks.console import comma_separated, say_failure
 from benchmarks.datasets import SEED, find_photographs
+from benchmarks.journal import read_results
 from benchmarks.measuring.statistics import Interval
 from benchmarks.peers.environments import NotInstalled, find_versions, make_environment
 from benchmarks.peers.pairs import (
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         task, name, arm, number = key
         row, ours = rows[task, name], rows[task, OURS]
         python, own = pythons[row.peer], pythons[ours.peer]
-        results = measured[0]
+        results = read_results(path, PAIRS)
         if arm == DOCUMENTED:
             return work.take(Loader(ours, own, {}), Loader(row, python, {}), number)
         if arm == TUNED:
@@ -78,12 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         alternatives = results[task, name, DOCUMENTED, 0].alternatives[name_of_setting]
         tried = {name_of_setting: next(each for each in alternatives if str(each) == value)}
         return work.take(Loader(row, python, {}), Loader(row, python, tried), number)
-
-    measured: list[Mapping[Key, PairResult]] = [{}]
-
-    def wanted(results: Mapping[Key, PairResult]) -> list[Key]:
-        measured[0] = results
-        return wanted_pairs(results, list(rows.values()), options.pairs)
 
     return run_study(
         PAIRS,
@@ -104,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "packages": {peer: find_versions(python, peer) for peer, python in pythons.items()},
             "missing": missing,
         },
-        wanted,
+        lambda results: wanted_pairs(results, list(rows.values()), options.pairs),
         measure,
         lambda _, console: show(path, console),
         lambda key: f"{key[0]}, {key[1]}, {key[2]}, pair {key[3] + 1}",
