@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import select
 import signal
 import statistics
 import subprocess
@@ -17,9 +18,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from rich.console import Console
 from rich.status import Status
@@ -140,7 +140,7 @@ def show_progress_of(command: Sequence[str], doing: str, progress: Callable[[], 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:
-        reader = threading.Thread(target=_read, args=(process.stdout, shown), daemon=True)
+        reader = threading.Thread(target=_read, args=(process, shown), daemon=True)
         reader.start()
         try:
             with console.status(doing) as status:
@@ -186,10 +186,10 @@ class _Shown:
             self.say(text)
 
 
-def _read(stream: IO[bytes], shown: _Shown) -> None:
+def _read(process: subprocess.Popen[bytes], shown: _Shown) -> None:
     """Show what the command prints. asv ends a line only when it begins the next one, so unfinished ones count, too."""
     unfinished = b""
-    while chunk := os.read(stream.fileno(), 1 << 16):
+    for chunk in _chunks(process):
         *lines, unfinished = (unfinished + chunk).split(b"\n")
         for line in lines:
             text = line.decode(errors="replace").rstrip()
@@ -199,6 +199,21 @@ def _read(stream: IO[bytes], shown: _Shown) -> None:
         shown.begin(unfinished.decode(errors="replace"))
     if unfinished.strip():
         shown.say(_shortened(unfinished.decode(errors="replace").rstrip()))
+
+
+def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """Yield what a command prints until it ends, although a process that it leaves behind may keep the pipe open."""
+    assert process.stdout is not None  # noqa: S101 - for the type checker
+    pipe = process.stdout.fileno()
+    while True:
+        has_ended = process.poll() is not None  # if so, all that it printed is in the pipe
+        if select.select([pipe], [], [], 0 if has_ended else LOOK_SECONDS)[0]:
+            chunk = os.read(pipe, 1 << 16)
+            if not chunk:
+                return
+            yield chunk
+        elif has_ended:
+            return
 
 
 def _shortened(line: str) -> str:

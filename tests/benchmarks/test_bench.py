@@ -222,6 +222,20 @@ def test_an_interruption_ends_the_command_too(monkeypatch: pytest.MonkeyPatch, t
     assert ended.exists()
 
 
+def test_a_process_that_the_command_leaves_behind_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bench, "LOOK_SECONDS", 0.05)
+    ended, printed = tmp_path / "ended", io.StringIO()
+    left = f"import os, time\nwhile not os.path.exists({str(ended)!r}): time.sleep(0.01)"
+    program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {left!r}]); print('the last line')"
+    try:
+        bench.show_progress_of([sys.executable, "-c", program], "starting", lambda: None, Console(file=printed))
+    finally:
+        ended.touch()
+    assert "the last line\n" in printed.getvalue()
+
+
 def test_what_interrupted_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
