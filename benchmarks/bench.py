@@ -85,7 +85,7 @@ class Progress:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._begun = time.time()
+        self._earlier = self._written()
         self._seen = 0
         self._rounds = 0
         self.doing = ""
@@ -93,9 +93,8 @@ class Progress:
     def __call__(self) -> str | None:
         """Return a line for each round that was completed since the last call; `doing` is what is measured now."""
         # A journal is written anew when measuring begins, also that of an interrupted run.
-        journals = {path.stat().st_mtime: path for path in self._folder.glob("*.jsonl")}
-        newest = max(journals, default=0.0)
-        lines = read_lines(journals[newest]) if newest >= self._begun else []
+        journals = {path: at for path, at in self._written().items() if self._earlier.get(path) != at}
+        lines = read_lines(max(journals, key=journals.__getitem__)) if journals else []
         if not lines or len(lines) == self._seen:
             return None
         self._seen = len(lines)
@@ -113,6 +112,10 @@ class Progress:
         if header["experiment"] == CELLS.experiment:
             epochs = f"an epoch takes {walls(by_variant(results_in(lines, CELLS)))}"
         return f"round {rounds} of {header['rounds']}: {epochs}"
+
+    def _written(self) -> dict[Path, int]:
+        """Return when each journal was last written to, by the clock of the file system, which may be a coarse one."""
+        return {path: path.stat().st_mtime_ns for path in self._folder.glob("*.jsonl")}
 
 
 def walls(samples: Mapping[Cell, Mapping[int, CellMetrics]]) -> str:

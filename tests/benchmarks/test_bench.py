@@ -144,6 +144,16 @@ def test_progress_counts_samples_and_shows_the_strategies_after_each_round(folde
         assert progress() is None  # nothing new
 
 
+def test_progress_is_that_of_journals_written_since_it_began_even_by_a_slow_clock(folder: Path) -> None:
+    interrupt(rounds=1, samples=0)
+    (journal,) = folder.iterdir()
+    progress = bench.Progress(folder)
+    assert progress() is None
+    interrupt(rounds=1, samples=0)
+    os.utime(journal, (0, 0))
+    assert progress() is not None
+
+
 def test_a_cell_that_failed_keeps_no_round_from_being_shown(folder: Path) -> None:
     progress = bench.Progress(folder)
     with open_rounds(KIND, CELLS, PROFILE) as journal:
