@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import select
 import signal
 import statistics
 import subprocess
@@ -17,9 +18,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from rich.console import Console
 from rich.status import Status
@@ -85,7 +85,7 @@ class Progress:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._begun = time.time()
+        self._earlier = self._written()
         self._seen = 0
         self._rounds = 0
         self.doing = ""
@@ -93,15 +93,16 @@ class Progress:
     def __call__(self) -> str | None:
         """Return a line for each round that was completed since the last call; `doing` is what is measured now."""
         # A journal is written anew when measuring begins, also that of an interrupted run.
-        journals = {path.stat().st_mtime: path for path in self._folder.glob("*.jsonl")}
-        newest = max(journals, default=0.0)
-        lines = read_lines(journals[newest]) if newest >= self._begun else []
+        journals = {path: at for path, at in self._written().items() if self._earlier.get(path) != at}
+        lines = read_lines(max(journals, key=journals.__getitem__)) if journals else []
         if not lines or len(lines) == self._seen:
             return None
         self._seen = len(lines)
         header, *others = lines
         taken = Counter(json.dumps(line["key"][0]) for line in others if "result" in line)
-        rounds = min(taken.values(), default=0) if len(taken) == header["variants"] else 0
+        failed = {json.dumps(line["failed"][0]) for line in others if "failed" in line}
+        counts = [count for variant, count in taken.items() if variant not in failed]
+        rounds = min(counts, default=0) if len(counts) + len(failed) == header["variants"] else 0
         all_samples = header["variants"] * header["rounds"]
         self.doing = f"measured {taken.total()} of {all_samples} samples of {header['experiment']}"
         if rounds <= self._rounds:
@@ -111,6 +112,10 @@ class Progress:
         if header["experiment"] == CELLS.experiment:
             epochs = f"an epoch takes {walls(by_variant(results_in(lines, CELLS)))}"
         return f"round {rounds} of {header['rounds']}: {epochs}"
+
+    def _written(self) -> dict[Path, int]:
+        """Return when each journal was last written to, by the clock of the file system, which may be a coarse one."""
+        return {path: path.stat().st_mtime_ns for path in self._folder.glob("*.jsonl")}
 
 
 def walls(samples: Mapping[Cell, Mapping[int, CellMetrics]]) -> str:
@@ -138,7 +143,7 @@ def show_progress_of(command: Sequence[str], doing: str, progress: Callable[[], 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:
-        reader = threading.Thread(target=_read, args=(process.stdout, shown), daemon=True)
+        reader = threading.Thread(target=_read, args=(process, shown), daemon=True)
         reader.start()
         try:
             with console.status(doing) as status:
@@ -184,10 +189,10 @@ class _Shown:
             self.say(text)
 
 
-def _read(stream: IO[bytes], shown: _Shown) -> None:
+def _read(process: subprocess.Popen[bytes], shown: _Shown) -> None:
     """Show what the command prints. asv ends a line only when it begins the next one, so unfinished ones count, too."""
     unfinished = b""
-    while chunk := os.read(stream.fileno(), 1 << 16):
+    for chunk in _chunks(process):
         *lines, unfinished = (unfinished + chunk).split(b"\n")
         for line in lines:
             text = line.decode(errors="replace").rstrip()
@@ -197,6 +202,21 @@ def _read(stream: IO[bytes], shown: _Shown) -> None:
         shown.begin(unfinished.decode(errors="replace"))
     if unfinished.strip():
         shown.say(_shortened(unfinished.decode(errors="replace").rstrip()))
+
+
+def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """Yield what a command prints until it ends, although a process that it leaves behind may keep the pipe open."""
+    assert process.stdout is not None  # noqa: S101 - for the type checker
+    pipe = process.stdout.fileno()
+    while True:
+        has_ended = process.poll() is not None  # if so, all that it printed is in the pipe
+        if select.select([pipe], [], [], 0 if has_ended else LOOK_SECONDS)[0]:
+            chunk = os.read(pipe, 1 << 16)
+            if not chunk:
+                return
+            yield chunk
+        elif has_ended:
+            return
 
 
 def _shortened(line: str) -> str:

@@ -261,7 +261,7 @@ def chosen_profile() -> Profile:
     Raises
     ------
     ValueError
-        If there is no such profile or axis, or a loader has no name of its own.
+        If there is no such profile or axis, the rounds are not a number from 1, or a loader has no name of its own.
     """
     profiles = json.loads(Path(__file__).with_name("profiles.json").read_text())
     name = os.environ.get(PROFILE_VARIABLE, "quick")
@@ -270,9 +270,11 @@ def chosen_profile() -> Profile:
     settings: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in profiles[name].items()
     }
-    if ROUNDS_VARIABLE in os.environ:
+    if (rounds := os.environ.get(ROUNDS_VARIABLE)) is not None:
+        if not rounds.isdecimal() or int(rounds) < 1:
+            raise ValueError(f"{ROUNDS_VARIABLE}={rounds!r}: give a number from 1")
         of_settings = {"setting_rounds"} & settings.keys()  # profiles without suites of settings have none
-        settings.update(dict.fromkeys(("rounds", *of_settings), int(os.environ[ROUNDS_VARIABLE])))
+        settings.update(dict.fromkeys(("rounds", *of_settings), int(rounds)))
     if AXES_VARIABLE in os.environ:
         settings["axes"] = tuple(os.environ[AXES_VARIABLE].split(","))
         unknown = [axis for axis in settings["axes"] if axis not in AXES]

@@ -230,6 +230,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--rows", type=int, default=16 * BATCH, metavar="N", help=f"a multiple of {BATCH} (default: {16 * BATCH})"
     )
     options = parser.parse_args(arguments)
+    if options.rows < 1 or options.rows % BATCH:
+        parser.error(f"--rows must be a positive multiple of {BATCH}, not {options.rows}")
     with tempfile.TemporaryDirectory() as folder:
         show(measure_operations(Path(folder), options.rows, options.rounds), options.rows, wide_console())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 if __name__ == "__main__":
     folder = Path(__file__).parent
-    sys.path.remove(str(folder))
+    sys.path[:] = [each for each in sys.path if each != str(folder)]  # Python may have been told not to put it there
     spec = importlib.util.spec_from_file_location(
         "benchmarks", folder / "__init__.py", submodule_search_locations=[str(folder)]
     )

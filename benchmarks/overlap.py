@@ -118,6 +118,7 @@ def make_iterator(
 
 def measure_overlap(photographs: Path, wanted: tuple[float, ...], rounds: int, count: int, workers: str) -> Timings:
     """Measure the overlap for each ratio of ETL to compute, each time between two epochs of loading alone."""
+    load_kernels()
     results: Timings = {loading_beside(workers, ratio): [] for ratio in wanted}
     with make_iterator(photographs, count, workers=workers) as iterator:
         _run_epoch(iterator)
@@ -240,7 +241,6 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     console, photographs = wide_console(), find_photographs(options.photographs)
-    load_kernels()
     table = Table(
         title=f"Overlap: {options.photographs // BATCH_SIZE} batches, {options.threads} workers, compute waits",
     )

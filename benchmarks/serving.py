@@ -200,13 +200,15 @@ def latencies(
 
     with clients(count, connect, check, work):
         began = time.perf_counter()
-        for number, due in enumerate(began + np.cumsum(gaps)):
-            left = due - time.perf_counter()
-            if left > 0:
-                time.sleep(left)
-            arrived.put((due, number))
-        for _ in range(count):
-            arrived.put(None)
+        try:
+            for number, due in enumerate(began + np.cumsum(gaps)):
+                left = due - time.perf_counter()
+                if left > 0:
+                    time.sleep(left)
+                arrived.put((due, number))
+        finally:  # otherwise an interruption would wait for clients that wait for requests
+            for _ in range(count):
+                arrived.put(None)
     half, most = np.quantile(waits, [0.5, 0.99]) * 1e3
     return float(half), float(most)
 
@@ -254,13 +256,7 @@ FOUND: Kind[str, Found] = Kind("serving", str, Found)
 
 
 def measure(
-    model_name: str,
-    *,
-    clients: int,
-    workers: int,
-    rounds: int,
-    seconds: float,
-    shares: Sequence[float],
+    model_name: str, *, clients: int, workers: int, rounds: int, seconds: float, shares: Sequence[float]
 ) -> Found:
     """Measure all servers of a model in `SHAPES` in turns.
 

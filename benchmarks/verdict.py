@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from benchmarks.measuring.statistics import Interval, Outcome, ratio_interval
 from benchmarks.measuring.turn_rounds import Pairs
-from benchmarks.measuring.values import JsonValues
 
 # A change must be larger than this.
 EQUIVALENCE_MARGIN = 0.01
@@ -21,7 +20,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Verdict(JsonValues):
+class Verdict:
     """The change of one metric from A to B.
 
     Attributes

@@ -198,11 +198,19 @@ class Repeated:
 def files_of(cell: Cell, data: Data) -> list[Path]:
     """Return the files that an epoch of `cell`, which is not a user's loader, reads."""
     if cell.is_presaved:
-        path = data.stores[store_name(cell, data)]
+        path = _written_store(cell, data)
     else:
         path = data.photographs if cell.workload == PHOTOGRAPHS else data.others[cell.workload].path
     root = Path(path)
     return [each for each in root.rglob("*") if each.is_file()] if root.is_dir() else [root]
+
+
+def _written_store(cell: Cell, data: Data) -> str:
+    """Return the path of the store that a cell reads; raise `RuntimeError` with the reason if it was not written."""
+    name = store_name(cell, data)
+    if name in data.failures:
+        raise RuntimeError(f"the store {name!r} was not written:\n{data.failures[name]}")
+    return data.stores[name]
 
 
 def make_pipeline(data: Data, workload: str = PHOTOGRAPHS) -> etl.Pipeline:
@@ -314,10 +322,7 @@ def make_iterator(cell: Cell, data: Data, wrap: Callable[[Any], Any] | None = No
         order["padding"] = find_public("Padding")()
     iterator: Any
     if cell.is_presaved:
-        name = store_name(cell, data)
-        if name in data.failures:
-            raise RuntimeError(f"the store {name!r} was not written:\n{data.failures[name]}")
-        store = open_store(data.stores[name], cell.presave_format)
+        store = open_store(_written_store(cell, data), cell.presave_format)
         iterator = etl.PresavedIterator(store, after(pipeline, stage_of(cell)), **order)
     else:
         iterator = etl.RawIterator(open_source(data, cell), pipeline, **order)

@@ -16,7 +16,7 @@ PACKAGES = ("etl", "presave")
 
 
 class NoSuchCommit(ValueError):  # noqa: N818 - the word the reader looks for
-    """No commit of this repository has the given name, or the commit has no packages to measure."""
+    """No commit of this repository has the given name, or it has no packages to measure, or git cannot be run."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,7 @@ def extract(name: str, repository: Path = ROOT) -> Commit:
 
     They stay there, and are not extracted again.
     """
-    resolved = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    sha = resolved.stdout.decode().strip()
-    if resolved.returncode != 0:
-        said = resolved.stderr.decode().strip()
-        raise NoSuchCommit(
-            f"{name!r} is not a commit of {repository}{f': {said}' if said else ''}; `git log` lists them"
-        )
+    sha = find_commit(name, repository)
     folder = repository / FOLDER / sha
     if not folder.is_dir():
         archive = _git(repository, "archive", "--format=tar", sha, *PACKAGES)
@@ -72,5 +66,19 @@ def extract(name: str, repository: Path = ROOT) -> Commit:
     return Commit(name, sha, folder)
 
 
+def find_commit(name: str, repository: Path) -> str:
+    """Return the hash of commit `name` of `repository`, or raise `NoSuchCommit`."""
+    resolved = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    if resolved.returncode != 0:
+        said = resolved.stderr.decode().strip()
+        raise NoSuchCommit(
+            f"{name!r} is not a commit of {repository}{f': {said}' if said else ''}; `git log` lists them"
+        )
+    return resolved.stdout.decode().strip()
+
+
 def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["git", *arguments], cwd=repository, capture_output=True, check=False)
+    try:
+        return subprocess.run(["git", *arguments], cwd=repository, capture_output=True, check=False)
+    except OSError as error:
+        raise NoSuchCommit(f"git cannot be run: {error}") from error

@@ -20,6 +20,7 @@ from rich.console import Console
 import etl
 from benchmarks.console import comma_separated, say_failure
 from benchmarks.datasets import SEED, find_photographs
+from benchmarks.journal import read_results
 from benchmarks.measuring.statistics import Interval
 from benchmarks.peers.environments import NotInstalled, find_versions, make_environment
 from benchmarks.peers.pairs import (
@@ -56,10 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     photographs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
     pythons, missing = find_interpreters(options.only, dict(options.python), errors)
-    rows = {(row.task, row.name): row for row in ROWS if row.task in options.task and row.peer in pythons}
-    if not rows:
-        say_failure(f"no loader could be installed: {next(iter(missing.values()), 'none was named')}", errors)
+    if PEERS[0] not in pythons:
+        say_failure(f"nothing was measured: all others are compared with {PEERS[0]}", errors)
         return 2
+    rows = {(row.task, row.name): row for row in ROWS if row.task in options.task and row.peer in pythons}
     work = Work(photographs, FOLDER / "prepared", options.photographs, options.batch_size, options.workers)
 
     path = options.samples or RESULTS / "peers.jsonl"
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         task, name, arm, number = key
         row, ours = rows[task, name], rows[task, OURS]
         python, own = pythons[row.peer], pythons[ours.peer]
-        results = measured[0]
+        results = read_results(path, PAIRS)
         if arm == DOCUMENTED:
             return work.take(Loader(ours, own, {}), Loader(row, python, {}), number)
         if arm == TUNED:
@@ -78,12 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         alternatives = results[task, name, DOCUMENTED, 0].alternatives[name_of_setting]
         tried = {name_of_setting: next(each for each in alternatives if str(each) == value)}
         return work.take(Loader(row, python, {}), Loader(row, python, tried), number)
-
-    measured: list[Mapping[Key, PairResult]] = [{}]
-
-    def wanted(results: Mapping[Key, PairResult]) -> list[Key]:
-        measured[0] = results
-        return wanted_pairs(results, list(rows.values()), options.pairs)
 
     return run_study(
         PAIRS,
@@ -104,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "packages": {peer: find_versions(python, peer) for peer, python in pythons.items()},
             "missing": missing,
         },
-        wanted,
+        lambda results: wanted_pairs(results, list(rows.values()), options.pairs),
         measure,
         lambda _, console: show(path, console),
         lambda key: f"{key[0]}, {key[1]}, {key[2]}, pair {key[3] + 1}",
@@ -142,7 +137,8 @@ def wanted_pairs(results: Mapping[Key, PairResult], rows: Sequence[Row], count: 
     wanted += _in_turn(tuned, range(count))
     for arm in (*((*each, DOCUMENTED) for each in close), *tuned):
         taken = [each for key, each in results.items() if key[:3] == arm]
-        if count <= len(taken) < MAX_COUNT and not is_narrow(ratio_of(taken)):
+        has_failed = any(each.failure for each in taken)
+        if count <= len(taken) < MAX_COUNT and not has_failed and not is_narrow(ratio_of(taken)):
             wanted += [(*arm, len(taken))]
         wanted += [(*arm, number) for number in range(count, len(taken))]
     return wanted
@@ -242,6 +238,8 @@ def _interpreter(given: str) -> tuple[str, str]:
     name, _, path = given.rpartition("=")
     if name not in (*PEERS, ALL):
         raise argparse.ArgumentTypeError(f"no peer is called {name}; there are {', '.join(PEERS)}")
+    if shutil.which(path) is None:
+        raise argparse.ArgumentTypeError(f"{path!r} is not a program")
     return name, path
 
 

@@ -51,7 +51,7 @@ class LoadRaw:
                 labels.append(self.labels[Path(json.loads(sample.id)).parent.name])
             if labels:
                 yield batch[: len(labels)], np.array(labels, np.int64)
-            self.batches.give_back(batch[:])
+            self.batches.give_back(batch)
             if len(labels) < self.batch_size:
                 return
 

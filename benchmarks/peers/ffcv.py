@@ -76,12 +76,7 @@ def prepare_jpeg(path: str, folder: str) -> None:
 
 
 def load_jpeg(
-    folder: str,
-    batch_size: int,
-    workers: int,
-    batches_ahead: int = 3,
-    os_cache: bool = True,
-    order: str = "RANDOM",
+    folder: str, batch_size: int, workers: int, batches_ahead: int = 3, os_cache: bool = True, order: str = "RANDOM"
 ) -> Any:
     class Resize(ResizedCropRGBImageDecoder):
         scale = ratio = None
@@ -95,12 +90,7 @@ def load_jpeg(
 
 
 def load_crops(
-    folder: str,
-    batch_size: int,
-    workers: int,
-    batches_ahead: int = 3,
-    os_cache: bool = True,
-    order: str = "RANDOM",
+    folder: str, batch_size: int, workers: int, batches_ahead: int = 3, os_cache: bool = True, order: str = "RANDOM"
 ) -> Any:
     image = [
         RandomResizedCropRGBImageDecoder((SIZE, SIZE), AREAS, ASPECTS),
@@ -116,12 +106,7 @@ def prepare_pixels(path: str, folder: str) -> None:
 
 
 def load_channels_last(
-    folder: str,
-    batch_size: int,
-    workers: int,
-    batches_ahead: int = 3,
-    os_cache: bool = True,
-    order: str = "RANDOM",
+    folder: str, batch_size: int, workers: int, batches_ahead: int = 3, os_cache: bool = True, order: str = "RANDOM"
 ) -> Any:
     normalise = NormalizeImage(255 * np.array(MEAN), 255 * np.array(STD), np.float32)
     image = [SimpleRGBImageDecoder(), normalise, ToTensor(), ToTorchImage()]
@@ -129,12 +114,7 @@ def load_channels_last(
 
 
 def load_channels_first(
-    folder: str,
-    batch_size: int,
-    workers: int,
-    batches_ahead: int = 3,
-    os_cache: bool = True,
-    order: str = "RANDOM",
+    folder: str, batch_size: int, workers: int, batches_ahead: int = 3, os_cache: bool = True, order: str = "RANDOM"
 ) -> Any:
     image = [SimpleRGBImageDecoder(), NormaliseChannelsFirst(), ToTensor()]
     return _make_loader(folder, image, batch_size, workers, batches_ahead, os_cache, order)

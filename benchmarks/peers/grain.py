@@ -32,12 +32,7 @@ class _Batches:
     """Epochs of batches: `fill` writes the images with these indices into one."""
 
     def __init__(
-        self,
-        labels: np.ndarray,
-        fill: Fill,
-        batch_size: int,
-        workers: int,
-        prefetch_buffer_size: int,
+        self, labels: np.ndarray, fill: Fill, batch_size: int, workers: int, prefetch_buffer_size: int
     ) -> None:
         cv2.setNumThreads(1)  # the reading threads are the parallel ones
         self.batch_size, self.epoch = batch_size, 0

@@ -66,14 +66,7 @@ def _write(read: Callable[[], Any], folder: str) -> None:
     Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
 
 
-def _make_loader(
-    folder: str,
-    fill: Fill,
-    batch_size: int,
-    workers: int,
-    prefetch_factor: int,
-    in_order: bool,
-) -> Any:
+def _make_loader(folder: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int, in_order: bool) -> Any:
     """Return a DataLoader of the batches into which `fill` writes the images of a table."""
     memory = SharedBatches(workers, batch_size, prefetch_factor)
 

@@ -63,12 +63,7 @@ def _write(read: Callable[[int], Any], count: int, folder: str) -> None:
 
 
 def _make_loader(
-    folder: str,
-    fill: Fill,
-    batch_size: int,
-    workers: int,
-    prefetch_factor: int,
-    item_shuffle_window: str,
+    folder: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int, item_shuffle_window: str
 ) -> Any:
     """Return a loader of the batches into which `fill` writes the images of records."""
     batches = SharedBatches(workers, batch_size, prefetch_factor * workers)

@@ -84,12 +84,7 @@ def load_pixels(
 
 
 def _make_loader(
-    folder: str,
-    fill: Fill,
-    batch_size: int,
-    workers: int,
-    prefetch_factor: int,
-    shuffle_algo: str,
+    folder: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int, shuffle_algo: str
 ) -> Any:
     """Return a DataLoader of the batches into which `fill` writes the images of records."""
     batches = SharedBatches(workers, batch_size, prefetch_factor * workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -163,6 +164,7 @@ class Work:
                 folder = self._folder(loader.row)
                 if session[0]["prepares"] and not folder.exists():
                     unfinished = folder.with_name(f"{folder.name}.unfinished")
+                    shutil.rmtree(unfinished, ignore_errors=True)
                     unfinished.mkdir(parents=True)
                     arguments = {**self._arguments(loader), "folder": str(unfinished)}
                     session[1](LoaderRequest(arguments, 0, 0.0, False).to_json())

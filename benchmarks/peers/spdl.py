@@ -46,13 +46,7 @@ class _Pipeline:
     """Epochs of batches: `fill` writes the images with these indices into one."""
 
     def __init__(
-        self,
-        labels: np.ndarray,
-        fill: Fill,
-        batch_size: int,
-        workers: int,
-        buffer_size: int,
-        thread_queue: bool,
+        self, labels: np.ndarray, fill: Fill, batch_size: int, workers: int, buffer_size: int, thread_queue: bool
     ) -> None:
         cv2.setNumThreads(1)  # the pipeline's threads are the parallel ones
         self.batches = FilledBatches(labels, fill, batch_size)

@@ -68,13 +68,7 @@ def load_crops(
 
 
 def _load_photographs(
-    path: str,
-    batch_size: int,
-    workers: int,
-    autotune: bool,
-    buffer_size: int,
-    deterministic: bool,
-    takes_crops: bool,
+    path: str, batch_size: int, workers: int, autotune: bool, buffer_size: int, deterministic: bool, takes_crops: bool
 ) -> Any:
     # The accurate DCT, as libjpeg-turbo has it by default and all other loaders use it.
     accurate = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}

@@ -86,12 +86,7 @@ def load_memmap(folder: str, batch_size: int, workers: int, prefetch_factor: int
 
 
 def _make_loader(
-    labels: np.ndarray,
-    fill: Fill,
-    batch_size: int,
-    workers: int,
-    prefetch_factor: int,
-    in_order: bool,
+    labels: np.ndarray, fill: Fill, batch_size: int, workers: int, prefetch_factor: int, in_order: bool
 ) -> Any:
     """Return a DataLoader of the batches into which `fill` writes the images with these indices."""
 

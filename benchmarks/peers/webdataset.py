@@ -61,14 +61,7 @@ def _write(path: str, folder: str, read: Callable[[Path], dict[str, bytes]]) -> 
             writer.write({"__key__": f"{number:06d}", **read(file), "cls": int(labels[number])})
 
 
-def _make_loader(
-    folder: str,
-    kept: str,
-    fill: Fill,
-    batch_size: int,
-    workers: int,
-    prefetch_factor: int,
-) -> Any:
+def _make_loader(folder: str, kept: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int) -> Any:
     """Return a loader of the batches into which `fill` writes the images of pairs: what was `kept`, and a label."""
     batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 

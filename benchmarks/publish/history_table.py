@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from asv.config import Config
-from asv.repo import get_repo
 from asv.results import iter_results
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cells import Cell, Profile, chosen_profile
+from benchmarks.compare_commits.commits import find_commit
 from benchmarks.console import print_table, say, tables, wide_console
 from benchmarks.measuring.statistics import MIN_ROUNDS, Interval, ratio_intervals
 
@@ -45,10 +45,14 @@ class StrategySamples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table of the commit in `arguments`, or of HEAD; return 1 if asv has no samples of it."""
+    """Print the table of the commit in `arguments`, or of HEAD; return 1 if asv has no samples of it, 2 if it fails."""
     conf = Config.load("asv.conf.json")
-    profile = chosen_profile()
-    commit = get_repo(conf).get_hash_from_name(arguments[0] if arguments else "HEAD")
+    try:
+        profile = chosen_profile()
+        commit = find_commit(arguments[0] if arguments else "HEAD", Path.cwd())
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     measured = read_samples(Path(conf.results_dir), commit, profile)
     if measured is None:
         print(

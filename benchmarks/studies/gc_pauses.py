@@ -152,8 +152,10 @@ def render(path: Path) -> str:
 def lines_of(results: Mapping[tuple[int, str], Pauses]) -> list[tuple[str, ...]]:
     """Return the lines of the table: median milliseconds by number of objects and shape."""
     lines: list[tuple[str, ...]] = [("objects", *SHAPES, "frozen, any shape", "a JVM, by the documents")]
-    for count in dict.fromkeys(count for count, _ in results):
-        found = [results[count, shape] for shape in SHAPES]
+    for count in COUNTS:
+        found = [results[count, shape] for shape in SHAPES if (count, shape) in results]
+        if len(found) < len(SHAPES):  # an interrupted study
+            continue
         medians = (f"{statistics.median(each.seconds) * 1e3:,.2f}" for each in found)
         frozen = max(max(each.frozen) for each in found)
         lines.append((f"{count:,}", *medians, f"at most {frozen * 1e3:,.3f}", JVM_GUIDE[count]))

@@ -56,7 +56,7 @@ STRATEGIES: Mapping[str, Any] = {
     "async-raw": "async-raw",
     "presaved": "presaved",
     "async-presaved": "async-presaved",
-    "device-finished": f"{__name__}:device_finished",
+    "device-finished": "benchmarks.studies.gpu:device_finished",
 }
 
 

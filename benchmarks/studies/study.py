@@ -105,7 +105,7 @@ def run_study(
             started = time.monotonic()
             journal.note(missing[0], measure(missing[0]))
             took.append(time.monotonic() - started)
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError, MemoryError) as error:
         say_failure(error, errors)
         return 2
     except KeyboardInterrupt:
@@ -115,12 +115,10 @@ def run_study(
     return 0
 
 
-def in_fresh_process(
-    function: Callable[..., Returned], *arguments: Any, method: str = "spawn", timeout: float | None = None
-) -> Returned:
+def in_fresh_process(function: Callable[..., Returned], *arguments: Any, method: str = "spawn") -> Returned:
     """Return `function(*arguments)`, called in a process that was started for it."""
     with ProcessPoolExecutor(1, get_context(method)) as fresh:
-        return fresh.submit(function, *arguments).result(timeout)
+        return fresh.submit(function, *arguments).result()
 
 
 def describe_environment() -> dict[str, Any]:

@@ -165,8 +165,10 @@ def show(strategy: str, servers: Sequence[ServerTimes], console: Console) -> Non
 
 
 def render(path: Path) -> str:
-    """Return the table of a journal, and what was measured, as Markdown."""
+    """Return the table of a journal, and what was measured, as Markdown, or that there is too little for it."""
     servers = list(read_results(path, SERVERS).values())
+    if len(servers) < 2:
+        return "Not measured yet: how servers differ takes two of them.\n"
     return f"{as_markdown([HEADINGS, *rows(servers)])}\n\n{describe(servers)}\n"
 
 

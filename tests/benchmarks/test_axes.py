@@ -180,8 +180,9 @@ def test_a_store_is_written_for_every_format_and_stage_and_its_cost_is_known(dat
 
 @pytest.mark.slow
 def test_a_store_that_cannot_be_written_fails_its_own_metrics_with_the_reason(data: Data, results: CellResults) -> None:
-    assert "absent" in data.failures[UNWRITABLE.store]
-    assert "absent" in str(results[UNWRITABLE])
+    failure = data.failures[UNWRITABLE.store]
+    assert "absent" in failure
+    assert f"the store {UNWRITABLE.store!r} was not written:\n{failure}" in str(results[UNWRITABLE])
     assert data.failures.keys() == {UNWRITABLE.store}
 
 

@@ -26,10 +26,11 @@ from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.same_work import DifferentWork
 from benchmarks.measuring.statistics import Interval, Outcome
+from benchmarks.publish import history_table
 from benchmarks.studies.power import METHOD_FILES
 from benchmarks.verdict import Verdict, judge
 from benchmarks.workload import make_iterator
-from tests.scratch import Scratch, make_scratch
+from tests.scratch import ROOT, Scratch, make_scratch
 
 COMPARE = "benchmarks.compare_commits"
 
@@ -151,6 +152,18 @@ def test_a_name_that_is_no_commit_is_refused(commits: Commits, capsys: pytest.Ca
             extract(name, commits.scratch.folder)
     assert main(["nowhere", "HEAD"]) == 2
     assert capsys.readouterr().err.startswith("'nowhere' is not a commit of")
+
+
+def test_an_unknown_commit_and_a_missing_git_take_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert history_table.main(["nowhere"]) == 2
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (main(["HEAD", "HEAD"]), history_table.main([])) == (2, 2)
+    unknown, *without_git = capsys.readouterr().err.splitlines()
+    assert unknown.startswith("'nowhere' is not a commit of")
+    assert [line.partition(":")[0] for line in without_git] == ["git cannot be run"] * 2
 
 
 def test_a_commit_without_the_packages_is_refused(tmp_path: Path) -> None:

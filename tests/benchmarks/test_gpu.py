@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ import etl
 from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.studies import gpu
 from tests.comparison_workloads import broken_rules
+
+
+def test_a_command_and_a_module_name_the_same_loaders() -> None:
+    """Measuring processes import a loader by its name, and their `__main__` is another one than that of the command."""
+    assert runpy.run_path(gpu.__file__)["STRATEGIES"] == gpu.STRATEGIES
 
 
 def test_without_a_device_nothing_is_measured(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from benchmarks.measure import CellConditions, CellServer, cpus_of_cells
 from benchmarks.measuring.instruments import current_instruments
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.turns import OpenedArm
+from benchmarks.servers import ISOLATED_MAIN
 from benchmarks.workload import make_data
 from tests.scratch import ROOT, make_scratch
 
@@ -97,3 +99,8 @@ def test_a_server_with_the_instruments_of_a_commit_is_refused(commit: Commit) ->
         ),
     ):
         server.wait_until_ready()
+
+
+def test_a_function_of_the_folder_runs_without_the_folder_on_python_s_path() -> None:
+    variables = {**os.environ, "PYTHONSAFEPATH": "1"}
+    subprocess.run([sys.executable, str(ISOLATED_MAIN), "cells:chosen_profile"], env=variables, check=True)

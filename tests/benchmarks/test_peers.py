@@ -63,6 +63,8 @@ def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     for library in ("cv2", "simplejpeg"):
         pytest.importorskip(library, reason="the fast extra is not installed")
     folder = tmp_path_factory.mktemp("peers")
+    # An earlier study was interrupted while it wrote these files.
+    (folder / "prepared" / "threads-load_memmap.unfinished").mkdir(parents=True)
 
     def refuse(peer: str, folder: Path) -> str:
         raise NotInstalled(f"no wheel of {peer}")
@@ -158,6 +160,18 @@ def test_settings_are_tried_where_the_row_is_close_and_pairs_are_added_until_the
     # Six pairs make an interval, and here it has no width.
     assert [key[3] for key in keys if key[2] == TUNED] == list(range(6))
     assert {key[1] for key in keys if key[2] == TUNED} == {close}
+
+
+def test_settings_that_fail_beside_those_of_ours_are_not_tried_further(peers: Any) -> None:
+    def measured(key: Key) -> PairResult:
+        if key[2] == TUNED:
+            return PairResult(None, None, failure="it was killed")
+        if "=" in key[2]:
+            return pair(1.0, 0.8, arguments={"workers": 3})
+        return pair(1.0, 1.0, alternatives={"workers": [3]})
+
+    keys = take_all(peers, rows_of(RAW, "SPDL, simplejpeg"), measured)
+    assert [key[3] for key in keys if key[2] == TUNED] == [0, 1]
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -451,8 +465,30 @@ def test_an_environment_that_cannot_be_made_gives_the_line_that_says_why(
         make_environment("broken", tmp_path / "environments")
 
 
-@pytest.mark.parametrize("arguments", [["--only", "spdl,tourch"], ["--python", f"tourch={sys.executable}"]])
-def test_an_unknown_peer_is_refused(arguments: list[str], peers: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--only", "spdl,tourch"], "no peer is called tourch"),
+        (["--python", f"tourch={sys.executable}"], "no peer is called tourch"),
+        (["--python", "spdl=/no/such/python"], "'/no/such/python' is not a program"),
+    ],
+)
+def test_an_unknown_peer_or_program_is_refused(
+    arguments: list[str], said: str, peers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         peers.main(arguments)
-    assert "no peer is called tourch" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
+
+
+def test_without_our_own_loader_nothing_is_measured(
+    peers: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(peer: str, folder: Path) -> str:
+        raise NotInstalled(f"no wheel of {peer}")
+
+    monkeypatch.setattr(peers, "make_environment", refuse)
+    assert peers.main(["--only=threads", f"--python=threads={sys.executable}"]) == 2
+    said = capsys.readouterr().err
+    assert "fair_etl is left out: no wheel of fair_etl" in said
+    assert "nothing was measured: all others are compared with fair_etl" in said

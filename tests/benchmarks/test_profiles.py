@@ -45,6 +45,13 @@ def test_the_number_of_rounds_can_be_set_for_interleaved_runs(monkeypatch: pytes
     assert chosen_profile().rounds == 1
 
 
+@pytest.mark.parametrize("rounds", ["0", "many", "-1"])
+def test_a_number_of_rounds_that_measures_nothing_is_refused(rounds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ROUNDS_VARIABLE, rounds)
+    with pytest.raises(ValueError, match=f"FAIR_ETL_ROUNDS='{rounds}': give a number from 1"):
+        chosen_profile()
+
+
 def test_the_axes_can_be_chosen_and_nothing_else_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(AXES_VARIABLE, "heap,workers")
     for name in ("quick", "check"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import suite
+from benchmarks import gather, suite
 from benchmarks.suite import TimedSuite, Timings, in_rounds
 from benchmarks.write import measure_writers
 
@@ -44,3 +44,10 @@ def test_a_metric_whose_operations_were_not_timed_is_not_available() -> None:
     Part().setup(cache, "one")
     with pytest.raises(NotImplementedError, match=r"not at this commit or in this environment: other$"):
         Part().setup(cache, "other")
+
+
+@pytest.mark.parametrize("rows", ["100", "0"])
+def test_rows_that_do_not_fill_batches_are_refused(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gather.main(["--rows", rows])
+    assert f"--rows must be a positive multiple of 64, not {rows}" in capsys.readouterr().err

@@ -60,3 +60,12 @@ def test_every_server_answers_and_its_line_has_ratio_and_latencies(
     assert heading == "| model | server | answers/s | of lock | p50, p99 ms at 50% |"
     assert [line.split(" | ")[1] for line in lines] == list(serving.SERVERS)
     assert serving.sentence(journal).endswith(" for mlp.\n")
+
+
+def test_an_interruption_ends_clients_that_wait_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        serving.latencies(lambda: lambda features: features, 2, 1.0, lambda answer, number: None, rate=1e-3, seed=0)

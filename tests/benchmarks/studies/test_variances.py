@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.datasets import DATA_VARIABLE
-from benchmarks.studies.variances import components, main, repetitions
+from benchmarks.journal import Journal
+from benchmarks.studies.variances import SERVERS, ServerTimes, components, main, render, repetitions
 
 
 def test_components_are_those_that_the_values_were_drawn_with() -> None:
@@ -41,6 +42,14 @@ def test_repetitions_give_the_least_variance_of_all_that_take_as_long() -> None:
     assert (processes, epochs) == pytest.approx(best[1:], abs=0.25)
     assert repetitions([0.0, 1.0, 1.0], [1.0, 1.0, 1.0]) == [math.inf, 1.0]
     assert repetitions([1.0, 0.0, 0.0], [1.0, 4.0, 1.0]) == [1.0, 2.0]
+
+
+def test_a_study_that_was_interrupted_after_one_server_has_no_table(tmp_path: Path) -> None:
+    journal = Journal(SERVERS, tmp_path / "samples.jsonl", {})
+    journal.note(0, ServerTimes([[[1.0, 2.0], [3.0, 4.0]]] * 2, 1.0, 1.0))
+    assert render(tmp_path / "samples.jsonl") == "Not measured yet: how servers differ takes two of them.\n"
+    journal.note(1, ServerTimes([[[1.0, 2.0], [3.0, 4.0]]] * 2, 1.0, 1.0))
+    assert "2 servers, 2 processes each" in render(tmp_path / "samples.jsonl")
 
 
 @pytest.mark.slow
