@@ -30,6 +30,7 @@ LIMIT_SECONDS = 120.0
 # 30 s, and then kills it. Ranks whose agent was killed look for it for 30 s.
 END_SECONDS = 90.0
 STOPPED_TIMEOUT, TIMEOUT = 8.0, 60.0
+RUNS = {"fit_parallel": partial(training.run_fit_parallel, timeout=TIMEOUT), "torchrun": training.run_torchrun}
 LOOK_SECONDS = 0.01
 # What to wait for, how often it is noted by a rank, and the seconds that are drawn from.
 STARTED = "started"
@@ -244,10 +245,7 @@ def test_ranks_that_are_restarted_end_as_if_undisturbed(
 ) -> None:
     kills = restarted.choice([1, 1, 2])
     kind = restarted.choice(["fit_parallel", "torchrun"])
-    if kind == "torchrun":
-        program = start(training.run_torchrun, restarts=kills)
-    else:
-        program = start(training.run_fit_parallel, restarts=kills, timeout=TIMEOUT)
+    program = start(RUNS[kind], restarts=kills)
     were_sent = []
     for _ in range(kills):
         moment = Moment.draw(restarted)
@@ -270,10 +268,7 @@ def test_nothing_outlives_a_program_that_is_ended(
     moment = Moment.draw(ended_program)
     number = ended_program.choices([signal.SIGKILL, signal.SIGTERM], [2, 1])[0]
     kind = ended_program.choices(["fit_parallel", "torchrun"], [2, 1])[0]
-    if kind == "torchrun":
-        program = start(training.run_torchrun, restarts=0)
-    else:
-        program = start(training.run_fit_parallel, restarts=0, timeout=TIMEOUT)
+    program = start(RUNS[kind], restarts=0)
     moment.wait(folder, program)
     was_sent = send(program.process, number)
     program.wait(END_SECONDS)
