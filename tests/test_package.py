@@ -132,3 +132,9 @@ def test_the_changelog_and_the_citation_have_the_version_and_the_address() -> No
     assert f"version: {etl.__version__}" in citation
     urls = re.findall(r"https://github\.com/[\w-]+/[\w-]+", changelog + citation)
     assert set(urls) == {PROJECT["urls"]["Repository"]}
+
+
+def test_the_hook_of_mypy_has_the_packages_that_make_test_installs() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert "entry: .venv/bin/mypy\n" in hooks
+    assert "additional_dependencies" not in hooks
