@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import current_process
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -26,6 +28,8 @@ from tests.torture.conftest import Tally
 # Attempts with `--torture`; otherwise one of each test.
 ATTEMPTS = {"lost_rank": 45, "restarted": 25, "ended_program": 30}
 LIMIT_SECONDS = 120.0
+# Far above what any moment takes: a rank that hangs before it fails one test, not all by the limit of faulthandler.
+MOMENT_SECONDS = 600.0
 # From a signal to the end of all processes. A rank that is stopped does not end by SIGTERM: torch's agent waits for
 # 30 s, and then kills it. Ranks whose agent was killed look for it for 30 s.
 END_SECONDS = 90.0
@@ -67,8 +71,12 @@ class Moment:
         return cls(drawn.randrange(training.RANKS), event, drawn.randint(1, most), drawn.uniform(0, seconds))
 
     def wait(self, folder: Path, program: Program) -> None:
-        """Return at that moment, or when the program has ended."""
+        """Return at that moment, or when the program has ended; fail if neither happens."""
+        until = time.monotonic() + MOMENT_SECONDS
         while program.process.is_alive() and not self._has_come(folder, program):
+            if time.monotonic() >= until:
+                last = [training.notes(folder, rank)[-1:] for rank in range(training.RANKS)]
+                pytest.fail(f"{self} has not come in {MOMENT_SECONDS:.0f} s; last notes of the ranks: {last}")
             time.sleep(LOOK_SECONDS)
         program.process.join(self.seconds)
 
@@ -206,6 +214,15 @@ def send(process: psutil.Process | ForkServerProcess | None, number: signal.Sign
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_moment_that_does_not_come_fails_with_what_it_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "MOMENT_SECONDS", 0.0)
+    running: Any = SimpleNamespace(process=current_process())
+    with pytest.raises(pytest.fail.Exception, match=f"event='{training.JOINED}'.* has not come in 0 s"):
+        Moment(0, training.JOINED, 1, 0.0).wait(folder, running)
 
 
 def test_a_lost_rank_is_one_error_that_names_it(
