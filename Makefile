@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_RETRIES := 10
 # Makes the environment, unless it is there, and installs packages; says every five seconds that it still does.
 define install
-$(PYTHON) -m venv .venv
+$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 sh .ci/busy "Installing $(1) into .venv" $(BIN)/python -m pip install --quiet -c .ci/constraints.txt $(2)
 endef
 # A test that kills its process is a failure; with another process it would be run again, and again.
@@ -104,3 +104,12 @@ clone:
 .venv/test: .ci/asv.txt .ci/constraints.txt pyproject.toml
 	$(call install,what the tests need,--editable '.[test]')
 	@touch .venv/asv .venv/bench .venv/test
+
+# Another Python than that of the environment, if it is named, makes the environment anew.
+ifneq ($(origin PYTHON),file)
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+.venv/asv .venv/bench .venv/test: .venv/lib/python$(VERSION)
+
+.venv/lib/python$(VERSION):
+	$(PYTHON) -m venv --clear .venv
+endif

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sqlite3
 import tarfile
 import threading
@@ -15,6 +14,7 @@ import h5py
 import numpy as np
 
 import presave
+from tests import tar_files
 
 COUNT, SIDE = 60, 16
 
@@ -70,11 +70,7 @@ class OpenTar(Shared):
     """An open tar file."""
 
     def prepare(self) -> None:
-        with tarfile.open(self.location, "w") as tar:
-            for index in range(COUNT):
-                member = tarfile.TarInfo(str(index))
-                member.size = SIDE * SIDE
-                tar.addfile(member, io.BytesIO(pixels(index).tobytes()))
+        tar_files.write(self.location, [(str(index), pixels(index).tobytes()) for index in range(COUNT)])
         self.tar = tarfile.open(self.location)  # noqa: SIM115 - it stays open, as in users' data sets
         self.members = self.tar.getmembers()
 

@@ -1,4 +1,4 @@
-"""WebDataset shards that tests share."""
+"""Tar files that tests share, among them WebDataset shards."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ import etl
 Members = list[tuple[str, bytes]]
 
 
-def write(path: Path, members: Members, format: int = tarfile.USTAR_FORMAT) -> Path:
-    with tarfile.open(path, "w", format=format) as file:
+def encode(members: Members, format: int = tarfile.USTAR_FORMAT) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=format) as tar:
         for name, content in members:
             info = tarfile.TarInfo(name)
             info.size = len(content)
-            file.addfile(info, io.BytesIO(content))
+            tar.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+def write(path: Path, members: Members, format: int = tarfile.USTAR_FORMAT) -> Path:
+    path.write_bytes(encode(members, format))
     return path
 
 

@@ -126,9 +126,15 @@ def test_the_wheel_with_an_extra_loads(extra: str, built: dict[str, Path], tmp_p
     assert run(python, "-c", PROGRAM, tmp_path / "data", cwd=tmp_path).strip() == etl.__version__
 
 
-def test_a_changelog_entry_and_the_citation_have_the_version() -> None:
-    assert etl.__version__ in (ROOT / "CHANGELOG.md").read_text()
-    assert f"version: {etl.__version__}" in (ROOT / "CITATION.cff").read_text()
-    for urls in (ROOT / "CITATION.cff", ROOT / "CHANGELOG.md"):
-        for url in re.findall(r"https://github\.com/[\w-]+/[\w-]+", urls.read_text()):
-            assert url in (PROJECT["urls"]["Repository"], "https://github.com/keepachangelog")
+def test_the_changelog_and_the_citation_have_the_version_and_the_address() -> None:
+    changelog, citation = ((ROOT / name).read_text() for name in ("CHANGELOG.md", "CITATION.cff"))
+    assert etl.__version__ in changelog
+    assert f"version: {etl.__version__}" in citation
+    urls = re.findall(r"https://github\.com/[\w-]+/[\w-]+", changelog + citation)
+    assert set(urls) == {PROJECT["urls"]["Repository"]}
+
+
+def test_the_hook_of_mypy_has_the_packages_that_make_test_installs() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert "entry: .venv/bin/mypy\n" in hooks
+    assert "additional_dependencies" not in hooks

@@ -19,23 +19,30 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / ".asv" / "turbojpeg"
 SOURCE = "simplejpeg-1.9.0/lib/libjpeg-turbo-3.1.2"
+LIBRARY = FOLDER / SOURCE / "build" / "libturbojpeg.so.0"
 OPTIONS = ("-DCMAKE_BUILD_TYPE=Release", "-DENABLE_STATIC=OFF", "-DWITH_TESTS=OFF")
 INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/simplejpeg/"
 
 
-@cache
 def turbojpeg() -> str:
     """Return the path of the library, built by the first test of this checkout; skips the test if it cannot be."""
-    library = FOLDER / SOURCE / "build" / "libturbojpeg.so.0"
+    if (reason := _make_library()) is not None:
+        pytest.skip(f"TurboJPEG 3 could not be built: {reason}")
+    return str(LIBRARY)
+
+
+@cache
+def _make_library() -> str | None:
+    """Build the library, unless it is there; return the reason if that fails, which no other test tries again."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not library.exists():
+        if not LIBRARY.exists():
             try:
                 _build(FOLDER / SOURCE)
             except (OSError, HTTPException, tarfile.TarError, ValueError, subprocess.CalledProcessError) as error:
-                pytest.skip(f"TurboJPEG 3 could not be built: {error}")
-    return str(library)
+                return str(error)
+    return None
 
 
 def _build(source: Path) -> None:

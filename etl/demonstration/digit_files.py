@@ -47,7 +47,7 @@ def digits(directory: str | Path, samples: int | None = None, seed: int = 0, com
     OSError
         If the disk is full or fails.
     """
-    whole_number("seed", seed, least=0)
+    seed = whole_number("seed", seed, least=0)
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -56,6 +56,7 @@ def digits(directory: str | Path, samples: int | None = None, seed: int = 0, com
     count = len(data.images) if samples is None else samples
     if not 10 <= count <= len(data.images):
         raise ValueError(f"samples must be from 10 to {len(data.images)}, not {samples}")
+    count = whole_number("samples", count, least=10)
     description = {"kind": "digits", "version": VERSION, "samples": count, "seed": seed, "compress": compress}
 
     def fill(folder: Path) -> None:

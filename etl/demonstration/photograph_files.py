@@ -66,7 +66,8 @@ def photographs(
     """
     if samples < len(PHOTOGRAPHS):
         raise ValueError(f"samples must be at least {len(PHOTOGRAPHS)}, one for each class, not {samples}")
-    whole_number("seed", seed, least=0)
+    samples = whole_number("samples", samples, least=len(PHOTOGRAPHS))
+    seed = whole_number("seed", seed, least=0)
     description = {"kind": "photographs", "version": VERSION, "samples": samples, "seed": seed}
 
     def fill(folder: Path) -> None:

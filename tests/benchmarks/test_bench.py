@@ -261,7 +261,7 @@ def test_what_interrupted_says_how_to_go_on(
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run make on a copy of the Makefile, as if no other make ran this."""
     shutil.copy(bench.ROOT / "Makefile", folder)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTHON"))}
     return subprocess.run(
         ["make", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60
     )
@@ -283,3 +283,17 @@ def test_the_tests_run_in_a_folder_with_a_space_in_its_path(tmp_path: Path) -> N
         line for line in make(folder, "-n", "-o", ".venv/test", "test").stdout.splitlines() if "asv check" in line
     )
     assert shlex.split(checks)[-1] == f"existing:{folder}/.venv/bin/python"
+
+
+def test_another_python_that_is_named_makes_the_environment_anew(tmp_path: Path) -> None:
+    for name in (".ci/asv.txt", ".ci/constraints.txt", "pyproject.toml", "python", ".venv/test"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "python").write_text("#!/bin/sh\necho 3.0\n")
+    (tmp_path / "python").chmod(0o755)
+    named = ("-n", "PYTHON=./python", ".venv/test")
+    assert "./python -m venv --clear .venv" in make(tmp_path, *named).stdout.splitlines()
+    assert "pip install" not in make(tmp_path, "-n", ".venv/test").stdout
+    (tmp_path / ".venv/lib/python3.0").mkdir(parents=True)
+    (tmp_path / ".venv/test").touch()
+    assert "pip install" not in make(tmp_path, *named).stdout

@@ -68,6 +68,12 @@ def test_existing_data_is_kept(tmp_path: Path) -> None:
     assert (target / "cat" / "000001.jpg").read_bytes() == b"touched"
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    for make in (etl.demonstration.photographs, etl.demonstration.digits):
+        assert make(tmp_path / make.__name__, np.int64(10), seed=np.int64(3)) is True
+        assert make(tmp_path / make.__name__, 10, seed=3) is False
+
+
 def test_an_empty_directory_is_filled(tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
     assert etl.demonstration.digits(tmp_path / "digits", samples=10) is True
@@ -175,8 +181,8 @@ def test_digits_are_mnists_layout_with_ink_in_the_middle(digits: Path) -> None:
     assert source.classes == [str(digit) for digit in range(10)]
 
 
-@pytest.mark.parametrize(("samples", "seed"), [(9, 0), (-1, 0), (20, -1)])
-def test_too_few_photographs_and_negative_seeds_are_refused(tmp_path: Path, samples: int, seed: int) -> None:
+@pytest.mark.parametrize(("samples", "seed"), [(9, 0), (-1, 0), (20.5, 0), (20, -1)])
+def test_too_few_photographs_and_negative_seeds_are_refused(tmp_path: Path, samples: float, seed: int) -> None:
     with pytest.raises(ValueError, match="at least"):
         etl.demonstration.photographs(tmp_path / "p", samples, seed=seed)
     assert list(tmp_path.iterdir()) == []

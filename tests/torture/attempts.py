@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.torture.harness import die_of_time, limit_memory, limit_time
+from tests.worker_processes import descriptors
 
 MORE_NBYTES = 2 << 30
 MAX_FAULTS = 20
@@ -93,7 +94,7 @@ def _serve(make: Callable[[Path], Attempts], count: int, folder: Path, log: Path
 
 def _attempt_rest(attempts: Attempts, count: int, log: Path) -> None:
     limit_memory(MORE_NBYTES)
-    opened = _open_files()
+    opened = descriptors()
     faults = 0
     for number in range(len(_read(log)), count):
         try:
@@ -103,12 +104,8 @@ def _attempt_rest(attempts: Attempts, count: int, log: Path) -> None:
             text = f"attempt {number}: {traceback.format_exc(limit=-6)}\n{attempts.show(number)}"
             _write(log, "fault", text if faults <= MAX_FAULTS else "further faults")
     limit_time(gc.collect)
-    if _open_files() > opened + MAX_OPENED:
-        raise AssertionError(f"files are left open: {opened} before, {_open_files()} after")
-
-
-def _open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+    if descriptors() > opened + MAX_OPENED:
+        raise AssertionError(f"files are left open: {opened} before, {descriptors()} after")
 
 
 def _read(log: Path) -> list[list[str]]:

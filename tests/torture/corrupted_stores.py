@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -77,13 +76,15 @@ class Corrupted:
                 return file, changed
 
     def attempt(self, file: Path, content: bytes) -> str:
-        with _replaced(file, content, self._contents[file]):
+        file.write_bytes(content)
+        try:
             self._check_is_found(file)
-            try:
-                found = read_all(self._folder)
-            except presave.StoreError as error:
-                check_names(error, self._folder)
-                return "found by verify, refused when read"
+            found = read_all(self._folder)
+        except presave.StoreError as error:
+            check_names(error, self._folder)
+            return "found by verify, refused when read"
+        finally:
+            file.write_bytes(self._contents[file])
         if file.name == MANIFEST:
             raise AssertionError(f"{file} was read as if it were whole")
         is_same = str(found) == str(self._expected)
@@ -138,12 +139,3 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield value, key
         if isinstance(value[key], (dict, list)):
             yield from _places(value[key])
-
-
-@contextmanager
-def _replaced(file: Path, content: bytes, whole: bytes) -> Iterator[None]:
-    file.write_bytes(content)
-    try:
-        yield
-    finally:
-        file.write_bytes(whole)

@@ -1,6 +1,6 @@
 /* Preloaded into a process: counts its calls that change files, and at one of them kills the process or fails.
 
-   Calls are those of libc, by whatever library they are made. Of reads and writes only those of regular files count. */
+   Calls are those of libc, by whatever library they are made. Of writes only those to regular files count. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -92,7 +92,7 @@ static enum kind kind_of_opening(int folder, const char *path, int flags) {
         } \
     } while (0)
 
-#define OPENING(name, ...) \
+#define OPENING() \
     mode_t mode = 0; \
     if (flags & (O_CREAT | __O_TMPFILE)) { \
         va_list more; \
@@ -190,80 +190,27 @@ ssize_t writev(int file, const struct iovec *parts, int count) {
     return real(file, parts, count);
 }
 
-ssize_t read(int file, void *data, size_t count) {
-    REAL(read);
-    if (action != NOTHING && is_regular(file)) STRIKE(READS);
-    return real(file, data, count);
-}
+/* Struck by what the call does, and otherwise the call itself. */
+#define WRAP(kind, name, parameters, arguments) \
+    int name parameters { \
+        REAL(name); \
+        STRIKE(kind); \
+        return real arguments; \
+    }
 
-ssize_t pread64(int file, void *data, size_t count, off64_t offset) {
-    REAL(pread64);
-    if (action != NOTHING && is_regular(file)) STRIKE(READS);
-    return real(file, data, count, offset);
-}
-
-int ftruncate(int file, off_t length) {
-    REAL(ftruncate);
-    STRIKE(CHANGES);
-    return real(file, length);
-}
-
-int ftruncate64(int file, off64_t length) {
-    REAL(ftruncate64);
-    STRIKE(CHANGES);
-    return real(file, length);
-}
-
-int fsync(int file) {
-    REAL(fsync);
-    STRIKE(CHANGES);
-    return real(file);
-}
-
-int fdatasync(int file) {
-    REAL(fdatasync);
-    STRIKE(CHANGES);
-    return real(file);
-}
-
-int rename(const char *before, const char *after) {
-    REAL(rename);
-    STRIKE(CHANGES);
-    return real(before, after);
-}
-
-int renameat(int folder, const char *before, int other, const char *after) {
-    REAL(renameat);
-    STRIKE(CHANGES);
-    return real(folder, before, other, after);
-}
+WRAP(CHANGES, ftruncate, (int file, off_t length), (file, length))
+WRAP(CHANGES, ftruncate64, (int file, off64_t length), (file, length))
+WRAP(CHANGES, fsync, (int file), (file))
+WRAP(CHANGES, fdatasync, (int file), (file))
+WRAP(CHANGES, rename, (const char *before, const char *after), (before, after))
+WRAP(CHANGES, renameat, (int folder, const char *before, int other, const char *after), (folder, before, other, after))
+WRAP(CHANGES, chmod, (const char *path, mode_t mode), (path, mode))
+WRAP(REMOVES, unlink, (const char *path), (path))
+WRAP(REMOVES, unlinkat, (int folder, const char *path, int flags), (folder, path, flags))
+WRAP(REMOVES, rmdir, (const char *path), (path))
 
 int mkdir(const char *path, mode_t mode) {
     REAL(mkdir);
     if (action != NOTHING && access(path, F_OK) != 0) STRIKE(TAKES);
     return real(path, mode);
-}
-
-int chmod(const char *path, mode_t mode) {
-    REAL(chmod);
-    STRIKE(CHANGES);
-    return real(path, mode);
-}
-
-int unlink(const char *path) {
-    REAL(unlink);
-    STRIKE(REMOVES);
-    return real(path);
-}
-
-int unlinkat(int folder, const char *path, int flags) {
-    REAL(unlinkat);
-    STRIKE(REMOVES);
-    return real(folder, path, flags);
-}
-
-int rmdir(const char *path) {
-    REAL(rmdir);
-    STRIKE(REMOVES);
-    return real(path);
 }

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,11 +54,16 @@ class Server:
         )
 
     def ask(self, request: Any) -> Any:
-        """Return the answer to a request."""
+        """Return the answer to a request; fail with the exit code if the program has ended instead."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
+        with suppress(BrokenPipeError):  # then there is no answer either
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer.endswith("\n"):
+            code = self._process.wait(timeout=60)
+            raise AssertionError(f"{self._process.args} ended with exit code {code} when it was asked {request}")
+        return json.loads(answer)
 
     def __enter__(self) -> Self:
         return self

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import io
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 import etl
 from etl.sources.cifar10 import CLASSES
+from tests import tar_files
 from tests.torture.attempts import check_names
 from tests.torture.mutated_input import READ, REFUSED, Input, writer
 from tests.torture.mutations import mutate
@@ -93,9 +93,10 @@ def _tar(folder: Path) -> Input:
     file = folder / "shard.tar"
     members = [("a/1.jpg", b"image"), ("a/1.cls", b"3"), ("a/2.png", b"x" * 600), ("a/2.cls", b"1\n")]
     formats = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
-    corpus = [_tar_bytes(members, each) for each in formats]
+    whole = [tar_files.encode(members, each) for each in formats]
     long = [("d" * 120 + "/ä" + "1.jpg", b"image")]
-    corpus += [_tar_bytes(long, tarfile.GNU_FORMAT), _tar_bytes(long, tarfile.PAX_FORMAT)]
+    whole += [tar_files.encode(long, tarfile.GNU_FORMAT), tar_files.encode(long, tarfile.PAX_FORMAT)]
+    corpus = [content.rstrip(b"\0").ljust(512 * 12, b"\0") for content in whole]
 
     def read() -> None:
         source = etl.Tar(file)
@@ -108,16 +109,6 @@ def _tar(folder: Path) -> Input:
         source.close()
 
     return Input(corpus, writer(file, read), named=str(folder), repair=_repair_tar)
-
-
-def _tar_bytes(members: Sequence[tuple[str, bytes]], format: int) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=format) as tar:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return content.getvalue().rstrip(b"\0").ljust(512 * 12, b"\0")
 
 
 def _repair_tar(content: bytes) -> bytes:

@@ -12,7 +12,6 @@ import presave
 from tests.torture.harness import Server
 from tests.torture.restoring import Numbered
 
-FORMATS = ("npy", "hdf5", "safetensors", "torch", "pickle")
 AHEAD: dict[str, dict[str, Any] | None] = {
     "plain": None,
     "threads": {"prefetch_size": 2, "threads": 2},
@@ -28,7 +27,7 @@ def rest(restorer: Server, how: dict[str, Any], state: dict[str, Any], until: in
 
 def draw_how(draw: st.DataObject, stores: dict[str, str]) -> dict[str, Any]:
     buckets = draw.draw(st.sampled_from([None, None, 5, 16, 100]), "buckets")
-    formats = ["raw", "ragged"] if buckets is not None else ["raw", *FORMATS]
+    formats = ["raw", "ragged"] if buckets is not None else ["raw", *presave.formats()]
     world_size = draw.draw(st.integers(1, 3), "world size")
     return {
         "store": stores.get(draw.draw(st.sampled_from(formats), "store")),
@@ -46,7 +45,7 @@ def draw_how(draw: st.DataObject, stores: dict[str, str]) -> dict[str, Any]:
 
 def write_stores(folder: Path) -> dict[str, str]:
     """Stores of the records in every format, and of those of different lengths, by name."""
-    for kind in FORMATS:
+    for kind in presave.formats():
         presave.write(folder / kind, etl.records(Numbered(), etl.Pipeline([])), format=kind, shard_nbytes=300).close()
     ragged = etl.records(Numbered(ragged=True), etl.Pipeline([]))
     presave.write(folder / "ragged", ragged, shard_nbytes=200).close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import struct
 import tarfile
@@ -61,13 +60,7 @@ def test_an_honest_gzip_file_that_packs_well_is_read(tmp_path: Path) -> None:
 
 
 def _members(name: str) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as tar:
-        for each in (f"{name}.jpg", f"{name}.cls"):
-            info = tarfile.TarInfo(each)
-            info.size = 1
-            tar.addfile(info, io.BytesIO(b"1"))
-    return file.getvalue()
+    return tar_files.encode([(f"{name}.jpg", b"1"), (f"{name}.cls", b"1")])
 
 
 def _header(kind: bytes, size: int, name: str = "1.jpg") -> bytes:

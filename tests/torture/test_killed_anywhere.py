@@ -23,10 +23,9 @@ def _points(process: FailingFiles, task: str, arguments: dict[str, Any], tries: 
     whole = process.run(task, place, arguments=arguments)
     assert whole["outcome"] == "done", whole
     drawn = random.Random(f"{task} {arguments}")
-    by_call = -(-tries // 2)
-    calls = whole["calls"]
-    chosen = range(1, calls + 1) if by_call >= calls else sorted(drawn.sample(range(1, calls + 1), by_call))
-    requests = [{"action": "kill", "call": call} for call in chosen]
+    calls = range(1, whole["calls"] + 1)
+    chosen = drawn.sample(calls, min(-(-tries // 2), len(calls)))
+    requests = [{"action": "kill", "call": call} for call in sorted(chosen)]
     requests += [
         {"action": "count", "delay": whole["seconds"] * (number + drawn.random()) / (tries - len(requests))}
         for number in range(tries - len(requests))

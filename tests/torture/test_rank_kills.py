@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import current_process
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -26,10 +28,13 @@ from tests.torture.conftest import Tally
 # Attempts with `--torture`; otherwise one of each test.
 ATTEMPTS = {"lost_rank": 45, "restarted": 25, "ended_program": 30}
 LIMIT_SECONDS = 120.0
+# Far above what any moment takes: a rank that hangs before it fails one test, not all by the limit of faulthandler.
+MOMENT_SECONDS = 600.0
 # From a signal to the end of all processes. A rank that is stopped does not end by SIGTERM: torch's agent waits for
 # 30 s, and then kills it. Ranks whose agent was killed look for it for 30 s.
 END_SECONDS = 90.0
 STOPPED_TIMEOUT, TIMEOUT = 8.0, 60.0
+RUNS = {"fit_parallel": partial(training.run_fit_parallel, timeout=TIMEOUT), "torchrun": training.run_torchrun}
 LOOK_SECONDS = 0.01
 # What to wait for, how often it is noted by a rank, and the seconds that are drawn from.
 STARTED = "started"
@@ -66,8 +71,12 @@ class Moment:
         return cls(drawn.randrange(training.RANKS), event, drawn.randint(1, most), drawn.uniform(0, seconds))
 
     def wait(self, folder: Path, program: Program) -> None:
-        """Return at that moment, or when the program has ended."""
+        """Return at that moment, or when the program has ended; fail if neither happens."""
+        until = time.monotonic() + MOMENT_SECONDS
         while program.process.is_alive() and not self._has_come(folder, program):
+            if time.monotonic() >= until:
+                last = [training.notes(folder, rank)[-1:] for rank in range(training.RANKS)]
+                pytest.fail(f"{self} has not come in {MOMENT_SECONDS:.0f} s; last notes of the ranks: {last}")
             time.sleep(LOOK_SECONDS)
         program.process.join(self.seconds)
 
@@ -207,6 +216,15 @@ def send(process: psutil.Process | ForkServerProcess | None, number: signal.Sign
     return True
 
 
+def test_a_moment_that_does_not_come_fails_with_what_it_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "MOMENT_SECONDS", 0.0)
+    running: Any = SimpleNamespace(process=current_process())
+    with pytest.raises(pytest.fail.Exception, match=f"event='{training.JOINED}'.* has not come in 0 s"):
+        Moment(0, training.JOINED, 1, 0.0).wait(folder, running)
+
+
 def test_a_lost_rank_is_one_error_that_names_it(
     lost_rank: random.Random,
     folder: Path,
@@ -244,10 +262,7 @@ def test_ranks_that_are_restarted_end_as_if_undisturbed(
 ) -> None:
     kills = restarted.choice([1, 1, 2])
     kind = restarted.choice(["fit_parallel", "torchrun"])
-    if kind == "torchrun":
-        program = start(training.run_torchrun, restarts=kills)
-    else:
-        program = start(training.run_fit_parallel, restarts=kills, timeout=TIMEOUT)
+    program = start(RUNS[kind], restarts=kills)
     were_sent = []
     for _ in range(kills):
         moment = Moment.draw(restarted)
@@ -270,10 +285,7 @@ def test_nothing_outlives_a_program_that_is_ended(
     moment = Moment.draw(ended_program)
     number = ended_program.choices([signal.SIGKILL, signal.SIGTERM], [2, 1])[0]
     kind = ended_program.choices(["fit_parallel", "torchrun"], [2, 1])[0]
-    if kind == "torchrun":
-        program = start(training.run_torchrun, restarts=0)
-    else:
-        program = start(training.run_fit_parallel, restarts=0, timeout=TIMEOUT)
+    program = start(RUNS[kind], restarts=0)
     moment.wait(folder, program)
     was_sent = send(program.process, number)
     program.wait(END_SECONDS)
