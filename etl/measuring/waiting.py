@@ -267,7 +267,7 @@ class Task:
 def _open_for(owner: object, path: Path) -> int:
     """Open a file to read, and close it when `owner` goes: a loop that is left early tells nobody that it has ended."""
     file = os.open(path, os.O_RDONLY)
-    weakref.finalize(owner, os.close, file).atexit = False
+    weakref.finalize(owner, os.close, file)
     return file
 
 

@@ -127,7 +127,7 @@ def test_the_usual_model_is_that_for_the_shape_of_a_record(shape: tuple[int, ...
 
 
 def test_records_of_single_numbers_need_a_model_of_the_users_own() -> None:
-    with pytest.raises(ValueError, match="no built-in model takes single numbers: .* --model"):
+    with pytest.raises(ValueError, match=r"no built-in model takes single numbers: .* --model"):
         make_model(Settings("table.csv"), (), OUTPUTS)
 
 

@@ -59,7 +59,7 @@ def test_a_batch_of_another_form_costs_none_of_those_before_it() -> None:
     pair = (np.zeros((2, 3), np.float32), np.zeros(2, np.int64))
     batches = iter(etl.DeviceIterator([pair, pair, "text"], "cpu"))
     assert [next(batches).records for _ in range(2)] == [2, 2]
-    with pytest.raises(ValueError, match="a batch is an etl.Batch, a pair of features and labels, .*, not a str"):
+    with pytest.raises(ValueError, match=r"a batch is an etl.Batch, a pair of features and labels, .*, not a str"):
         next(batches)
 
 

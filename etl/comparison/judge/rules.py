@@ -152,9 +152,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
         elif shuffled and each.sameness.is_shuffled is False:
             broken[name] = f"it does not shuffle, and other strategies do: {each.sameness.describe_order()}"
     batches = counted(len(first.check.content.digests), "batch", "batches")
-    seen = (
-        f"compared 128-bit digests of the shape, dtype and bytes of {batches}, in an untimed epoch before the rounds"
-    )
+    seen = f"compared 128-bit digests of the shape, dtype and bytes of {batches}, in an untimed epoch before the rounds"
     if conditions.randomness:
         seen += f"; {conditions.randomness}"
     levels = [f"{name} {each.sameness.describe()}" for name, each in evidence.items() if each.is_foreign]
