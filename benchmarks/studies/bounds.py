@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import math
 import multiprocessing
 import random
 import statistics
@@ -35,7 +36,6 @@ import presave
 from benchmarks.console import print_table, wide_console
 from benchmarks.datasets import SEED, find_photographs
 from benchmarks.measuring.statistics import ratio_intervals
-from benchmarks.peers.loader import PIXEL_MEAN, PIXEL_SCALE, draw_crop
 from benchmarks.suite import in_rounds
 
 PHOTOGRAPHS, BATCH, SIZE, STORED = 2048, 64, 224, 256
@@ -191,7 +191,16 @@ def batches_in_a_loop(count: int, pixels_of: Callable[[int], np.ndarray]) -> Ite
 
 def fill(batch: np.ndarray, slot: int, pixels: np.ndarray) -> None:
     """Crop, resize, flip and normalise an image into a row of a batch."""
-    top, left, rows, columns = draw_crop(*pixels.shape[:2])
+    height, width = pixels.shape[:2]
+    for _ in range(10):
+        area = height * width * random.uniform(0.08, 1)
+        ratio = math.exp(random.uniform(LOG_RATIO[0], LOG_RATIO[1]))
+        rows, columns = round((area / ratio) ** 0.5), round((area * ratio) ** 0.5)
+        if rows <= height and columns <= width:
+            break
+    else:
+        rows, columns = height, width
+    top, left = random.randint(0, height - rows), random.randint(0, width - columns)
     crop = cv2.resize(pixels[top : top + rows, left : left + columns], (SIZE, SIZE))
     flip_and_normalise(crop, random.random() < 0.5, batch[slot], OFFSET, SCALE)
 
@@ -220,9 +229,11 @@ def batches_of_a_user(
         waiting.extend(start(rows) for rows in itertools.islice(left, 1))
 
 
+LOG_RATIO = (math.log(3 / 4), math.log(4 / 3))
 # Memory of batches, used in turn: fresh memory costs a fault for each page.
 BUFFERS = [np.zeros((BATCH, 3, SIZE, SIZE), np.float32) for _ in range(AHEAD + 2)]
-OFFSET, SCALE = PIXEL_MEAN.reshape(3), PIXEL_SCALE.reshape(3)
+OFFSET = (np.array([0.485, 0.456, 0.406]) * 255).astype(np.float32)
+SCALE = (1 / (np.array([0.229, 0.224, 0.225]) * 255)).astype(np.float32)
 
 
 @numba.njit(nogil=True, cache=True)
