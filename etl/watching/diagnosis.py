@@ -211,8 +211,8 @@ def _memory(notes: Sequence[tuple[float, int, int]]) -> Cause | None:
         return None
     seconds, nbytes, used = (np.array(each, float) for each in zip(*recent, strict=True))
     slope, _ = np.polyfit(seconds - seconds[0], nbytes, 1)
-    left, taken = ([part.mean() for part in np.array_split(each, 4)] for each in (nbytes, used))
-    lost, grown = left[0] - left[-1], np.diff(taken)
+    at, left, taken = ([part.mean() for part in np.array_split(each, 4)] for each in (seconds, nbytes, used))
+    lost, grown = left[0] - left[-1], np.diff(taken) / np.diff(at)  # a second, since looks may be far apart
     until = nbytes[-1] / -slope if slope < 0 else math.inf
     is_steady = sorted(left, reverse=True) == left and lost >= 0.01 * nbytes[0] and min(grown) > max(grown) / 3
     if until > SOON_SECONDS or not is_steady or used[-1] - used[0] < lost / 2:  # or other programs take it

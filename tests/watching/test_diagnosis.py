@@ -148,6 +148,9 @@ def test_memory_that_runs_out_is_found_whatever_the_verdict() -> None:
     ]
     for other in (steady, of_others, at_first):
         assert diagnose(loop(0.001, 0.1), CPUS, other).cause == ""
+    looks = [*range(20), *range(20, 80, 4)]  # then the machine was busy
+    rarely = [(float(second), int(8e9 - second * 50e6), int(second * 45e6)) for second in looks]
+    assert diagnose(loop(0.001, 0.1), CPUS, rarely).cause == "memory"
 
 
 seconds = st.floats(1e-5, 1.0)
