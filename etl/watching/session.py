@@ -45,7 +45,12 @@ class Session:
 
     def start(self) -> None:
         """Begin to sample."""
-        start_sampling(lambda frames: note_places(self.clock.activities, frames), self._ended, self.memory.look)
+        start_sampling(lambda frames: note_places(self.clock.activities, frames), self._ended, self.look_at_memory)
+
+    def look_at_memory(self) -> None:
+        """Note how much memory is left, in epochs only: a loop that has ended gives back what its loader had."""
+        if self.clock.is_in_epoch:
+            self.memory.look()
 
     def stop(self) -> None:
         """Sample no more, and read what worker processes have reported. The garbage collector may call this."""

@@ -224,6 +224,11 @@ class LoopClock:
         here = self.activities.get(get_ident())
         return here is not None and here.waits
 
+    @property
+    def is_in_epoch(self) -> bool:
+        """True if any thread is in an epoch."""
+        return any(each.waits or each.times.is_in_step for each in list(self.activities.values()))
+
     def start(self, times: LoopTimes, begin: Callable[[], Any]) -> Any:
         """Return `begin()`, which begins an epoch."""
         here = self.activities.get(get_ident()) or self._begin_thread(times)

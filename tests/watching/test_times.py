@@ -11,7 +11,7 @@ import pytest
 
 from etl.watching import times as watched
 from etl.watching.session import Session
-from etl.watching.stacks import note_places
+from etl.watching.stacks import MemoryWatch, note_places
 
 WAIT, STEP = 0.01, 0.02
 
@@ -49,6 +49,24 @@ class Slow:
         for number in range(self._batches):
             CLOCK.sleep(3 * WAIT if number == 0 else WAIT)
             yield [number] * 5
+
+
+def test_memory_is_looked_at_in_epochs_alone() -> None:
+    session = Session()
+
+    def looked() -> int:
+        session.memory = MemoryWatch()
+        session.look_at_memory()
+        return len(session.memory.notes)
+
+    def batches() -> Iterator[list[int]]:
+        assert looked() == 1  # a wait
+        yield [0]
+
+    assert looked() == 0
+    for _ in session.epoch(batches()):
+        assert looked() == 1
+    assert looked() == 0
 
 
 def test_waits_steps_and_starts_are_told_apart() -> None:
