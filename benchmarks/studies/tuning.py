@@ -89,8 +89,11 @@ AHEAD: Mapping[str, Sequence[Any]] = {
     "workers": ("thread", "process"),
     "prefetch_size": (1, 2, 4, 8),
 }
-DECODED = {**AHEAD, "prefetch_size": (2, 8), "decoder": ("pillow", "turbo")}
-STORED = {**AHEAD, "prefetch_size": (2, 8), "format": ("npy", "hdf5")}
+# Besides, the values that differ most of what tuning may choose.
+DECODED = {**AHEAD, "prefetch_size": (2, 8), "decoder": ("turbo", "turbo-scaled")}
+STORED_PIXELS = {**AHEAD, "prefetch_size": (2, 8), "stage": ("resize", "normalise")}
+STORED_DIGITS = {**STORED_PIXELS, "stage": ("read", "normalise")}
+STORED_ROWS = {**AHEAD, "prefetch_size": (2, 8), "format": ("npy", "hdf5")}
 TORCH: Mapping[str, Sequence[Any]] = {
     "num_workers": (1, 2, 4),
     "prefetch_factor": (2, 8),
@@ -99,10 +102,10 @@ TORCH: Mapping[str, Sequence[Any]] = {
 }
 WORKLOADS = {
     "photographs-heavy": TunedWork("photographs", "async-raw", {"model": "residual", "size": 160}, DECODED),
-    "photographs-light": TunedWork("photographs", "async-presaved", {"model": "lenet", "size": 64}, STORED),
+    "photographs-light": TunedWork("photographs", "async-presaved", {"model": "lenet", "size": 64}, STORED_PIXELS),
     "photographs-device": TunedWork("photographs", "async-raw", {"compute": "simulated:60ms"}, DECODED),
-    "digits": TunedWork("digits", "async-presaved", {"batch_size": 128}, STORED),
-    "table": TunedWork("table", "async-presaved", {"batch_size": 256, "table_options": {"label": "kind"}}, STORED),
+    "digits": TunedWork("digits", "async-presaved", {"batch_size": 128}, STORED_DIGITS),
+    "table": TunedWork("table", "async-presaved", {"batch_size": 256, "table_options": {"label": "kind"}}, STORED_ROWS),
     "sequences": TunedWork("sequences", "async-raw", {}, AHEAD),
     "dataloader-python": TunedWork(
         "benchmarks.studies.tuning:python_records",

@@ -120,7 +120,9 @@ def records(source: RecordSequence, pipeline: Pipeline) -> Records:
 
 
 def ragged_after(ragged: Iterable[str], stages: Iterable[AnyStage]) -> frozenset[str]:
-    """Return the fields of `ragged` whose size still varies after `stages`."""
+    """Return the fields of `ragged` whose size still varies after `stages`; `ValueError` if it is a string."""
+    if isinstance(ragged, str):
+        raise ValueError(f"ragged is a collection of names, such as [{ragged!r}]")
     fixed = {"features"} if any(map(fixes_size, stages)) else set()
     return frozenset(ragged) - fixed
 

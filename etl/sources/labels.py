@@ -66,10 +66,12 @@ class ClassNumbers:
 class ClassNames:
     """Class names: the number of a class is its index in `classes`. Blanks around a name do not count.
 
-    Raises `ValueError` for a repeated name.
+    Raises `ValueError` for a repeated name, and for a string, whose letters would be names.
     """
 
     def __init__(self, classes: Sequence[str]) -> None:
+        if isinstance(classes, str):
+            raise ValueError(f"classes is a collection of names, such as [{classes!r}]")
         repeated = [name for name, count in Counter(map(str.strip, classes)).items() if count > 1]
         if repeated or not classes:
             raise ValueError(f"classes holds {repeated[0]!r} twice" if repeated else "classes is empty")

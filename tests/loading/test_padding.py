@@ -74,6 +74,9 @@ def test_labels_of_steps_are_padded_if_the_source_marks_them_ragged() -> None:
     source = Sequences(sequences(per_step=True))
     for batch in etl.RawIterator(source, NOTHING, 4, padding=Padding()):
         assert batch.labels.shape == batch.labels_mask.shape == batch.features_mask.shape
+    source.ragged = "features"  # its letters would be names
+    with pytest.raises(ValueError, match=r"ragged is a collection of names, such as \['features'\]"):
+        etl.RawIterator(source, NOTHING, 4, padding=Padding())
 
 
 @pytest.mark.parametrize("strategy", ["raw", "presaved early"])

@@ -224,6 +224,7 @@ def test_float64_keeps_what_float32_rounds_or_cannot_hold(tmp_path: Path) -> Non
         ({"label": "kind", "regression": True, "classes": ["a"]}, "either targets .* or names"),
         ({"label": "kind", "classes": ["cat", "cat"]}, "classes holds 'cat' twice"),
         ({"label": "kind", "classes": []}, "classes is empty"),
+        ({"label": "kind", "classes": "cat"}, r"classes is a collection of names, such as \['cat'\]"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
