@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from PIL import Image
 
 import etl
+from tests.forked_child import locks_in_a_fork
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -140,21 +139,10 @@ def test_two_processes_at_once_both_end_well(tmp_path: Path) -> None:
     assert len(etl.ImageFolder(tmp_path / "p")) == 20
 
 
-def test_a_process_that_was_forked_meanwhile_keeps_no_folder_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flock = fcntl.flock
-    copies: list[int] = []
-
-    def copy_and_lock(descriptor: int, operation: int) -> None:
-        copies.append(os.dup(descriptor))  # holds the lock, too, as that of a fork does
-        flock(descriptor, operation | fcntl.LOCK_NB)
-
-    monkeypatch.setattr(fcntl, "flock", copy_and_lock)
-    assert etl.demonstration.digits(tmp_path / "one", samples=10)
-    assert etl.demonstration.digits(tmp_path / "other", samples=10)
-    for each in copies:
-        os.close(each)
+def test_a_process_that_was_forked_meanwhile_keeps_no_folder_locked(tmp_path: Path) -> None:
+    with locks_in_a_fork():
+        assert etl.demonstration.digits(tmp_path / "one", samples=10)
+        assert etl.demonstration.digits(tmp_path / "other", samples=10)
 
 
 def test_gzip_and_plain_digits_hold_the_same(tmp_path: Path) -> None:

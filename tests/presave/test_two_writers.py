@@ -18,7 +18,7 @@ import presave
 from presave import partial_store
 from presave.folder_lock import FolderLock
 from presave.partial_store import PartialStore
-from tests.forked_child import forked
+from tests.forked_child import forked, locks_in_a_fork
 from tests.presave.records import FIRE, NBYTES, Numbered, bytes_of, fail_at
 
 COUNT = 60
@@ -157,22 +157,11 @@ def test_releasing_a_lock_leaves_that_of_the_next_process(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_after_a_failed_write_the_next_goes_on_though_a_process_that_was_forked_meanwhile_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flock = fcntl.flock
-    copies: list[int] = []
-
-    def copy_and_lock(descriptor: int, operation: int) -> None:
-        copies.append(os.dup(descriptor))  # holds the lock, too, as that of a fork does
-        flock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", copy_and_lock)
-    with pytest.raises(OSError, match="fire"):
-        presave.write(tmp_path / "s", Numbered(COUNT, {COUNT - 1: FIRE}), **SETTINGS)
-    presave.write(tmp_path / "s", Numbered(COUNT), **SETTINGS).close()
-    for each in copies:
-        os.close(each)
+def test_after_a_failed_write_the_next_goes_on_though_a_process_that_was_forked_meanwhile_runs(tmp_path: Path) -> None:
+    with locks_in_a_fork():
+        with pytest.raises(OSError, match="fire"):
+            presave.write(tmp_path / "s", Numbered(COUNT, {COUNT - 1: FIRE}), **SETTINGS)
+        presave.write(tmp_path / "s", Numbered(COUNT), **SETTINGS).close()
 
 
 @pytest.mark.parametrize("locks", ["locks", "no locks"])
