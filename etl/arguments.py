@@ -56,6 +56,12 @@ def parse_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def refuse_string(name: str, names: Any) -> None:
+    """Raise `ValueError` if `names`, a collection of names, is a string: its letters would be the names."""
+    if isinstance(names, str):
+        raise ValueError(f"{name} is a collection of names, such as [{names!r}]")
+
+
 def printable(text: str) -> str:
     """Return `text` on one line, with escapes for characters that would control a terminal or reorder its text."""
     if text.isprintable():

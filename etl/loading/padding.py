@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.arguments import whole_number
+from etl.arguments import refuse_string, whole_number
 from etl.stages.dtypes import is_floating
 from etl.stages.fields import MASKS, group_of
 
@@ -60,8 +60,7 @@ class Padding:
             whole_number("length", self.length, least=1)
             if self.multiple_of != 1:
                 raise ValueError(f"length={self.length} and multiple_of={self.multiple_of}: give one of them")
-        if isinstance(self.fields, str):
-            raise ValueError(f"fields is a collection of names, such as [{self.fields!r}]")
+        refuse_string("fields", self.fields)
         for name in self.fields or ():
             if group_of(name) not in MASKS:
                 raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from etl.arguments import refuse_string
 from etl.sources.identity import source_digests, source_identity, source_origin
 from etl.sources.record import check_index, check_source, record_error, source_name
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
@@ -121,8 +122,7 @@ def records(source: RecordSequence, pipeline: Pipeline) -> Records:
 
 def ragged_after(ragged: Iterable[str], stages: Iterable[AnyStage]) -> frozenset[str]:
     """Return the fields of `ragged` whose size still varies after `stages`; `ValueError` if it is a string."""
-    if isinstance(ragged, str):
-        raise ValueError(f"ragged is a collection of names, such as [{ragged!r}]")
+    refuse_string("ragged", ragged)
     fixed = {"features"} if any(map(fixes_size, stages)) else set()
     return frozenset(ragged) - fixed
 

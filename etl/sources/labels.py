@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from etl.arguments import refuse_string
 from presave.files import read_regular_file
 
 # Stricter than Python's float(), which accepts underscores, "nan" and "infinity". No digit can match two parts of the
@@ -70,8 +71,7 @@ class ClassNames:
     """
 
     def __init__(self, classes: Sequence[str]) -> None:
-        if isinstance(classes, str):
-            raise ValueError(f"classes is a collection of names, such as [{classes!r}]")
+        refuse_string("classes", classes)
         repeated = [name for name, count in Counter(map(str.strip, classes)).items() if count > 1]
         if repeated or not classes:
             raise ValueError(f"classes holds {repeated[0]!r} twice" if repeated else "classes is empty")

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from etl.arguments import describe
+from etl.arguments import describe, refuse_string
 from etl.sources.identity import listed_sample, source_digests, source_identity, source_origin
 from etl.sources.randomness import random_states_kept
 from etl.sources.record import LABELS_KEYS, Record, check_index, check_source, pair_keys, source_name
@@ -112,8 +112,7 @@ class MapDataset:
                 f"a {type(dataset).__name__} is not a map-style data set: records are read by index, which needs "
                 "__len__ and __getitem__; write a stream to a store first, with presave.write"
             )
-        if isinstance(ragged, str):
-            raise ValueError(f"ragged is a collection of names, such as [{ragged!r}]")
+        refuse_string("ragged", ragged)
         self.name = name or source_name(dataset)
         self.dataset = dataset
         self.ragged = tuple(ragged)

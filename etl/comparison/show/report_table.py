@@ -52,7 +52,7 @@ def show_report(report: ReportData, console: Console, *, is_whole: bool = True) 
         rounds = counted(report.rounds, "round", "rounds")
         console.print(f"STOPPED EARLY, after {rounds}", style="bold yellow")
     for sentence in report.recommendation:
-        console.print(sentence, style="bold", highlight=False)
+        console.print(sentence, style="bold")
     epoch = time_scale(each.parts.wall_seconds for each in report.strategies)
     wall = f"wall, {epoch.unit}"
     first = (wall, "ratio", "samples", "95% interval", "parts", "verdict")
@@ -61,26 +61,25 @@ def show_report(report: ReportData, console: Console, *, is_whole: bool = True) 
         _show_legends(report, epoch, console)
     for result in report.strategies:
         for reason in result.disqualified:
-            console.print(f"{result.name} is disqualified: {reason}", style="red", highlight=False)
+            console.print(f"{result.name} is disqualified: {reason}", style="red")
     if is_whole:
         _show_losses(report, console)
     if any(each.ranks for each in report.strategies):
         if is_whole:
             print_table(_ranks(report, epoch), console, keys=2)
         for each in report.strategies:
-            console.print(f"{each.name}: {each.straggler}", highlight=False)
+            console.print(f"{each.name}: {each.straggler}")
     if report.stages:
         print_table(_stages(report), console)
     for scenario in report.scenarios:
         _show_scenario(scenario, console)
     _show_checks(report, console, is_whole)
     for line in (*report.noise.warnings, *(report.notes if is_whole else ())):
-        console.print(line, highlight=False)
+        console.print(line)
     notes = f", memory and {counted(len(report.notes), 'note', 'notes')}" if report.notes else " and memory"
     more = "" if is_whole else f"; -v shows losses{notes}"
     console.print(
         f"rounds of {report.measured_records:,} records: {report.rounds}, in {report.seconds:.0f} s{more}",
-        highlight=False,
         style="dim",
     )
 
@@ -88,9 +87,9 @@ def show_report(report: ReportData, console: Console, *, is_whole: bool = True) 
 def _show_legends(report: ReportData, epoch: Scale, console: Console) -> None:
     worst = max(abs(each.parts.unexplained_seconds) / each.parts.wall_seconds for each in report.strategies)
     legend = LEGEND.format(unit=epoch.unit, worst=worst, reference=report.reference)
-    console.print(legend, highlight=False, style="dim")
+    console.print(legend, style="dim")
     if report.shows_sameness():
-        console.print(SAMENESS_LEGEND.format(reference=report.reference), highlight=False, style="dim")
+        console.print(SAMENESS_LEGEND.format(reference=report.reference), style="dim")
 
 
 def _show_losses(report: ReportData, console: Console) -> None:
@@ -98,7 +97,7 @@ def _show_losses(report: ReportData, console: Console) -> None:
     reference, valid = report.strategies[0], [each for each in report.strategies if not each.disqualified]
     fastest = min(valid, key=lambda each: each.parts.wall_seconds, default=reference)
     for result in (reference,) if fastest is reference else (reference, fastest):
-        console.print(_losses(result), highlight=False, style="dim")
+        console.print(_losses(result), style="dim")
 
 
 def as_text(show: Callable[[Console], None]) -> str:
@@ -106,7 +105,7 @@ def as_text(show: Callable[[Console], None]) -> str:
     text = io.StringIO()
     # In a notebook, rich would show the tables itself. Names and reasons come from outside: they have no markup.
     console = PrintableConsole(
-        file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False, markup=False, emoji=False
+        file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False, markup=False, emoji=False, highlight=False
     )
     show(console)
     return text.getvalue()
@@ -224,19 +223,19 @@ def _show_scenario(scenario: Scenario, console: Console) -> None:
         )
     print_table(table, console, first=("wall", "prediction", "utilisation", "stall"))
     for line in scenario_notes(scenario):
-        console.print(line, highlight=False)
+        console.print(line)
 
 
 def _show_checks(report: ReportData, console: Console, is_whole: bool) -> None:
     held = [check.rule for check in report.checks if check.held]
     named = f": {', '.join(held)}" if is_whole else ""
-    console.print(f"fairness: {len(held)} of {len(report.checks)} rules checked and held{named}", highlight=False)
+    console.print(f"fairness: {len(held)} of {len(report.checks)} rules checked and held{named}")
     for check in report.checks:
         if check.held:
             continue
         word = "not checked" if check.held is None else "not held"
         broken = "; ".join(f"{name}: {reason}" for name, reason in check.broken_by.items())
-        console.print(f"  {check.rule} {word}: {broken or check.evidence}", style="red", highlight=False)
+        console.print(f"  {check.rule} {word}: {broken or check.evidence}", style="red")
 
 
 def _verdict(result: StrategyResult) -> str:

@@ -32,13 +32,13 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
     for each in tuning.strategies:
         _show_strategy(each, console)
     for name, reason in tuning.failed.items():
-        console.print(f"{name} could not be tuned: {reason}", style="red", highlight=False)
+        console.print(f"{name} could not be tuned: {reason}", style="red")
     if tuning.strategies:
         has_kept = any(not each.chosen and each.is_recommended for each in tuning.strategies)
-        console.print(LEGEND + (KEPT_LEGEND if has_kept else ""), style="dim", highlight=False)
-    console.print(tuning.conclusion(), style="bold", highlight=False)
+        console.print(LEGEND + (KEPT_LEGEND if has_kept else ""), style="dim")
+    console.print(tuning.conclusion(), style="bold")
     measured = f"{tuning.measured_records:,} of {tuning.source_records:,} records"
-    console.print(f"{measured} of {tuning.source}, in {tuning.seconds:.0f} s", style="dim", highlight=False)
+    console.print(f"{measured} of {tuning.source}, in {tuning.seconds:.0f} s", style="dim")
 
 
 def shown_configurations(strategy: TunedStrategy) -> list[int]:
@@ -79,17 +79,17 @@ def given_settings(strategy: TunedStrategy) -> str:
 
 
 def _show_strategy(strategy: TunedStrategy, console: Console) -> None:
-    console.print(strategy.advice(), style="bold", highlight=False)
+    console.print(strategy.advice(), style="bold")
     if strategy.given:
-        console.print(f"as given: {given_settings(strategy)}", style="dim", highlight=False)
+        console.print(f"as given: {given_settings(strategy)}", style="dim")
     shown = shown_configurations(strategy)
     table = _table(strategy, shown)
     epoch = str(table.columns[2].header)
     print_table(table, console, first=(epoch, "ratio", "95% interval", "settings", "mark"))
     for line in _remarks(strategy, shown):
-        console.print(line, highlight=False)
+        console.print(line)
     for settings, reason in list(strategy.failed.items())[:MAX_REASONS]:
-        console.print(f"  {settings}: {reason}", style="red", highlight=False)
+        console.print(f"  {settings}: {reason}", style="red")
     console.print()
 
 

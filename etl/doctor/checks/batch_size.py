@@ -19,6 +19,7 @@ from etl.measuring.noise import least_seconds
 from etl.measuring.process_tree import PeakMemory
 from etl.measuring.structure import describe, leaves_in, record_count
 from etl.runtime.resources import available_nbytes
+from etl.units import counted
 
 # "Minibatch sizes of 32 to 128 are commonly used" (the guide's step 5). Above some 1,000, convergence may suffer.
 MIN_RECORDS, USUAL_RECORDS, MAX_RECORDS = 32, 128, 1024
@@ -63,7 +64,7 @@ class BatchSize(Check):
                 "the first axis of a batch",
                 "check that the loss falls as fast as with smaller batches",
             )
-        found = f"batches of {size} record{'s' if size > 1 else ''}"
+        found = f"batches of {counted(size, 'record', 'records')}"
         usual = f"{MIN_RECORDS} to {USUAL_RECORDS} are usual"
         reason = self._why_not_larger(case, batch, is_usual)
         growth = Growth(1, reason) if reason else _grow(case.setup, batch, MAX_RECORDS if is_usual else USUAL_RECORDS)

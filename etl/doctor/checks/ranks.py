@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from etl.doctor.check import Case, Check, Finding, Severity
 from etl.measuring.structure import record_count
+from etl.units import counted
 
 # The batch of Deeplearning4j's examples for several GPUs, and the largest that its guide "Performance Issues" calls
 # usual. The advice for larger ones ends there.
@@ -79,7 +80,7 @@ class RankBatches(Check):
         if case.observation is None or case.rank is None:
             return self.not_looked_at()
         size, ranks = record_count(case.observation.batch), case.rank.world_size
-        found = f"batches of {size} record{'s' if size > 1 else ''} on each of {ranks} ranks"
+        found = f"batches of {counted(size, 'record', 'records')} on each of {ranks} ranks"
         evidence = (
             'Deeplearning4j\'s examples for several GPUs: "for GPU you usually want to have higher batchSize", there '
             f"{MAX_RECORDS}; its guide's step 5: 32 to 128"
