@@ -122,6 +122,13 @@ class _Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         return self._take(self._times, self._batches.__next__)
 
+    def __len__(self) -> int:
+        batches: Any = self._batches
+        return len(batches)
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)  # which may have no length
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
 

@@ -28,7 +28,7 @@ def test_batches_length_and_attributes_are_those_of_the_loader() -> None:
     loader = DataLoader(DATA, batch_size=8)
     watched = etl.watch(loader)
     assert [batch[0].tolist() for batch in watched] == [batch[0].tolist() for batch in loader]
-    assert len(watched) == 5
+    assert len(watched) == len(iter(watched)) == 5
     assert watched.dataset is DATA
     assert watched.sampler is loader.sampler
     with pytest.raises(AttributeError, match="no_such"):
@@ -114,6 +114,11 @@ def test_thread_files_and_callbacks_end_with_the_last_reference() -> None:
 
 def test_any_iterable_can_be_watched_and_what_is_none_is_refused() -> None:
     assert list(etl.watch([[1], [2]])) == [[1], [2]]
+    batches = iter(etl.watch(map(str, range(3))))
+    assert batches  # an iterator that has no length
+    with pytest.raises(TypeError, match="map"):
+        len(batches)  # type: ignore[arg-type]
+    assert list(batches) == ["0", "1", "2"]
     with pytest.raises(TypeError, match="int"):
         iter(etl.watch(3))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pickle"):
