@@ -76,13 +76,9 @@ def temporary_folder(name: str) -> Iterator[Path]:
 def _locked_folder(prefix: str) -> Iterator[Path]:
     _remove_leftovers()
     temporary = tempfile.TemporaryDirectory(prefix=prefix)
-    lock: int | None = None
+    lock = None
     try:
-        with suppress(OSError):  # a file system without locks: it keeps its name, and is never taken for a leftover
-            lock = _lock(temporary.name)
-            # Renamed only now: until it is locked, another process would remove it as a leftover.
-            os.rename(temporary.name, temporary.name + LOCKED)
-            temporary.name += LOCKED
+        temporary.name, lock = lock_folder(temporary.name)
         yield Path(temporary.name)
     finally:
         try:
@@ -93,6 +89,21 @@ def _locked_folder(prefix: str) -> Iterator[Path]:
         finally:
             if lock is not None:
                 os.close(lock)
+
+
+def lock_folder(folder: str) -> tuple[str, int | None]:
+    """Rename and lock a new folder whose name begins with `PREFIX`: if this process is killed, a later one removes it.
+
+    Returns its name and the descriptor that holds the lock. Without locks in its file system there is none: the folder
+    keeps its name, and is never taken for a leftover.
+    """
+    lock: int | None = None
+    with suppress(OSError):
+        lock = _lock(folder)
+        # Renamed only now: until it is locked, another process would remove it as a leftover.
+        os.rename(folder, folder + LOCKED)
+        folder += LOCKED
+    return folder, lock
 
 
 def _lock(folder: str | Path) -> int:

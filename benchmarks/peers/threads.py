@@ -1,4 +1,4 @@
-"""numpy and the standard library alone: thirty lines of threads, over photographs or a memory map of one .npy.
+"""numpy and the standard library alone: a pool of threads, over photographs or a memory map of one .npy.
 
 numpy.org/doc/stable/reference/generated/numpy.memmap.html advises a map for small segments of large files, which is
 what a shuffled batch reads. docs.python.org/3/library/concurrent.futures.html advises threads where calls release the

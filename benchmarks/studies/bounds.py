@@ -63,7 +63,7 @@ def crops(exits: ExitStack) -> dict[str, Arm]:
     return {
         OURS: lambda: ours,
         "ours, whole decoded": lambda: whole,
-        "thirty lines": lambda: batches_of_a_user(pool, len(paths), lambda row: decoded(paths[row].read_bytes())),
+        "a pool of threads": lambda: batches_of_a_user(pool, len(paths), lambda row: decoded(paths[row].read_bytes())),
         "decoder alone": lambda: pool.map(lambda part: [decoded(each).size for each in part], chunks(files)),
     }
 
@@ -208,7 +208,7 @@ def fill(batch: np.ndarray, slot: int, pixels: np.ndarray) -> None:
 def batches_of_a_user(
     pool: ThreadPoolExecutor, count: int, pixels_of: Callable[[int], np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """Yield batches as thirty lines of a user make them: a pool of threads, some batches ahead."""
+    """Yield batches as a user makes them: by a pool of threads, some batches ahead."""
     order = np.random.default_rng().permutation(count).tolist()
     memory = itertools.cycle(BUFFERS)
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from etl.measuring.places import is_users
 from etl.runtime.resources import available_nbytes
+from etl.temporary import PREFIX, lock_folder
 from etl.watching.times import MAX_COST_SHARE, Activity, Fetch, FetchTimer, LoopTimes, Place
 
 INTERVAL_SECONDS = 0.04
@@ -132,6 +133,7 @@ class WorkerReports:
 
     def __init__(self) -> None:
         self._folder = ""
+        self._lock: int | None = None
         self._read: dict[Path, int] = {}
 
     @contextlib.contextmanager
@@ -141,7 +143,8 @@ class WorkerReports:
         of_user, is_replaced = None, False
         with contextlib.suppress(Exception):  # the disk is full, or a subclass does not let its function be replaced
             if torch_data is not None and isinstance(loader, torch_data.DataLoader) and loader.num_workers:
-                self._folder = self._folder or tempfile.mkdtemp(prefix="etl-watch-")
+                if not self._folder:
+                    self._folder, self._lock = lock_folder(tempfile.mkdtemp(prefix=f"{PREFIX}watch-"))
                 of_user = loader.worker_init_fn
                 loader.worker_init_fn = partial(report_worker, f"{self._folder}/{id(times)}", of_user)
                 is_replaced = True
@@ -171,6 +174,9 @@ class WorkerReports:
         """Remove the folder."""
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def report_worker(prefix: str, of_user: Callable[[int], Any] | None, number: int) -> None:

@@ -12,11 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from etl.temporary import temporary_folder
 from etl.watching.script import join_ranks
 from tests.programs import output_of, run_python
 from tests.refusals import refusal
+from tests.worker_processes import assert_ended
 
 LOOP = """
 import time
@@ -242,6 +245,23 @@ def test_nothing_is_imported_that_the_script_may_have_to_prepare(script: Path) -
     script.write_text("import sys\nprint({'torch', 'etl.iterators'} & sys.modules.keys())\n")
     _, output, _ = run(script)
     assert output == "set()\n"
+
+
+def test_what_a_killed_run_leaves_is_removed_by_a_later_command(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.write_text(f"{LOOP.replace('batch_size=2', 'batch_size=2, num_workers=1')}\ntrain(10**6)\n")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with start(script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "has begun\n"
+        (worker,) = psutil.Process(process.pid).children(recursive=True)
+        (folder,) = tmp_path.glob("etl-watch-*")
+        process.kill()
+    assert_ended({worker.pid})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_folder("later"):
+        assert not folder.exists()
 
 
 def test_results_of_ranks_are_not_written_into_a_folder_of_someone_else(

@@ -18,14 +18,16 @@ from etl.units import counted
 
 # The utilisation for which CPUs are counted, and the most CPUs that are tried.
 UTILISATION_WANTED, MAX_CPUS = 0.9, 256
-# Factors by which compute and the disk were changed in the validation, `python -m benchmarks.studies.what_if`.
-COMPUTE_VALIDATED, DISK_VALIDATED = (0.1, 4.0), (0.25, 4.0)
+# Factors by which compute was changed in the validation, `python -m benchmarks.studies.what_if`. The disk was not.
+COMPUTE_VALIDATED = (0.1, 4.0)
 # Share of compute that more threads make faster, if only one number of threads was measured.
 PARALLEL_COMPUTE = 0.9
 # Loading beside compute is at most this many times slower or faster than loading alone, apart from `Slowdowns`.
 MAX_ADJUSTMENT = 1.25
 # Two threads on one CPU have half of it each, unless that was measured.
 ONE_CPU: Slowdowns = (2.0, 2.0)
+# Disks whose speeds differ by at most this share are the same.
+SAME_DISK = 0.05
 # The adjustment is known if loading that takes 10% longer makes the wall time longer by at least this share.
 MIN_EFFECT, FLAT = 0.03, 1e-3
 
@@ -216,21 +218,16 @@ def extrapolated(costs: LoadingCosts, scenario: WhatIf) -> list[str]:
         reasons.append(f"more CPUs than the {costs.cpus} of this comparison")
     after = changed(costs, scenario)
     before = costs.computing(costs.threads.compute)
-    if not _within(after.computing(costs.threads.compute) / before, COMPUTE_VALIDATED):
-        low, high = COMPUTE_VALIDATED
+    low, high = COMPUTE_VALIDATED
+    if not low * (1 - 1e-9) <= after.computing(costs.threads.compute) / before <= high * (1 + 1e-9):
         reasons.append(f"compute beyond {low:g} to {high:g} times the measured {1e3 * before:.3g} ms")
     if after.disk_seconds > 0 and costs.disk_seconds == 0:
         reasons.append("a disk, which this comparison did not read")
     elif after.disk_seconds > 0 and scenario.disk_nbytes_per_second is not None:
         measured = costs.nbytes / costs.disk_seconds
-        if not _within(scenario.disk_nbytes_per_second / measured, DISK_VALIDATED):
-            low, high = DISK_VALIDATED
-            reasons.append(f"a disk beyond {low:g} to {high:g} times the measured {measured / 1e6:,.0f} MB/s")
+        if not math.isclose(scenario.disk_nbytes_per_second, measured, rel_tol=SAME_DISK):
+            reasons.append(f"a disk of another speed than the measured {measured / 1e6:,.0f} MB/s")
     return reasons
-
-
-def _within(value: float, bounds: tuple[float, float]) -> bool:
-    return bounds[0] * (1 - 1e-9) <= value <= bounds[1] * (1 + 1e-9)
 
 
 def _splits(costs: LoadingCosts, cpus: int) -> list[CpuSplit]:
