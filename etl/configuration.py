@@ -272,7 +272,7 @@ class Configuration:
         if threads is not None and find_spec("torch") is not None:
             import torch
 
-            torch.set_num_threads(threads)
+            torch.set_num_threads(min(threads, available_cpus()))  # a rank has a part of the CPUs
 
     def _open_own(self, source: Any, store: Any) -> RawIterator | PresavedIterator:
         """Return the iterator that a strategy of this package is made of, which loads in the calling thread.

@@ -247,13 +247,17 @@ def test_an_iterator_resumes_and_is_divided_among_ranks(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("torch_threads")
-def test_torch_gets_the_threads_that_the_loader_was_tuned_beside(folder: Path) -> None:
+def test_torch_gets_the_threads_that_the_loader_was_tuned_beside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration(settings={"compute_threads": 3}).write("photos.toml")
     torch.set_num_threads(1)
     etl.from_config("photos.toml", threads=False)
     assert torch.get_num_threads() == 1
+    monkeypatch.setattr("etl.configuration.available_cpus", lambda: 8)
     etl.from_config("photos.toml")
     assert torch.get_num_threads() == 3
+    monkeypatch.setattr("etl.configuration.available_cpus", lambda: 2)  # as on a rank
+    etl.from_config("photos.toml")
+    assert torch.get_num_threads() == 2
 
 
 def test_torch_is_loaded_only_to_set_its_threads(folder: Path) -> None:

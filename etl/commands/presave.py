@@ -150,11 +150,12 @@ def _take_configuration(arguments: argparse.Namespace) -> Configuration | None:
     if configuration is not None:
         if arguments.store is None and arguments.source is not None:  # the only one, which is STORE
             arguments.source, arguments.store = None, Path(arguments.source)
-        settings = configuration.settings
+        # Those of a user's loader may have any name.
+        settings = {} if configuration.strategy_kind.is_foreign else configuration.settings
         values = {
             "store": configuration.needed_store(),
             "decoder": configuration.decoder_used,
-            "until": configuration.stage,
+            "until": settings.get("stage"),
             "format": settings.get("format"),
             "compression": settings.get("compression"),
         }

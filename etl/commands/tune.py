@@ -29,6 +29,7 @@ from etl.comparison.tuning.tuning_results import TunedStrategy, Tuning, tuning_j
 from etl.comparison.tuning.tuning_table import show_tuning
 from etl.configuration import Configuration
 from etl.functions import find_function, parameters_of
+from etl.sources import MapDataset, open_source
 from etl.sources.named import is_source_name
 from etl.strategies import canonical, find_prepare
 
@@ -111,10 +112,21 @@ def _save_configuration(settings: Settings, tuning: Tuning, path: Path | None) -
         return
     if fastest.name in settings.pythons:
         raise ValueError(f"--toml: {fastest.name}, the fastest, runs in another Python, which no file can say")
-    values = {name: value for name, value in {**fastest.given, **fastest.chosen}.items() if value is not None}
-    decoder = str(values.pop("decoder", settings.decoder))
+    # A user's loader may have been tuned to None. Elsewhere it says that a value is unknown, or the default.
+    values = {
+        name: value
+        for name, value in {**fastest.given, **fastest.chosen}.items()
+        if value is not None or (fastest.is_foreign and name in fastest.chosen)
+    }
+    # A setting of a user's loader may have any name.
+    decoder = settings.decoder if fastest.is_foreign else str(values.pop("decoder", settings.decoder))
     ratio = fastest.best.ratio
-    keeps_dtypes = settings.step is not None and is_source_name(settings.source)
+    keeps_dtypes = (
+        not fastest.is_foreign
+        and settings.step is not None
+        and is_source_name(settings.source)
+        and isinstance(open_source(settings.source, settings.split, **settings.table_options), MapDataset)
+    )
     configuration = Configuration(
         source=settings.source,
         strategy=fastest.strategy,

@@ -12,8 +12,15 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+# Those in force in this process, in the order in which they were entered.
+_in_force: list[Policy] = []
+
+
 class Policy(ABC):
-    """A context manager that puts runtime settings in force, and restores the former ones on exit."""
+    """A context manager that puts runtime settings in force, and restores the former ones on exit.
+
+    If another one of its class was entered meanwhile and is still in force, as in another thread, that one's exit does.
+    """
 
     _entered: ExitStack | None = None
 
@@ -23,12 +30,23 @@ class Policy(ABC):
         with ExitStack() as stack:
             self._put_in_force(stack)
             self._entered = stack.pop_all()
+        _in_force.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         entered, self._entered = self._entered, None
-        if entered is not None:
+        if entered is None:
+            return
+        place = _in_force.index(self)
+        del _in_force[place]
+        later = next((each for each in _in_force[place:] if type(each) is type(self)), None)
+        if later is None or later._entered is None:
             entered.close()
+            return
+        both = ExitStack()  # what the later one found is what this one had set
+        both.callback(entered.close)
+        both.callback(later._entered.close)
+        later._entered = both
 
     @abstractmethod
     def audit(self) -> Audit:

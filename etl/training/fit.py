@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     OptimizerMaker = Callable[[torch.nn.Module], torch.optim.Optimizer]
 
 _END: Any = object()
+# Scores that may be tensors at once: each has a block of device memory of its own.
+SCORES_KEPT = 1024
 _ITERABLE_AGAIN = (
     "an iterator, such as a generator, ends once and for all: pass an iterable that begins again, such as a "
     "DataLoader, a list or an object whose __iter__ is a generator function"
@@ -277,7 +279,7 @@ def fit(
         if audit.is_inert:
             warnings.warn(f"a runtime setting is not in force: {audit.alarm}", stacklevel=2)
     return FitResult(
-        scores=torch.stack(loop.scores).tolist() if loop.scores else [],
+        scores=loop.read_scores(),
         epochs=loop.epochs,
         samples=loop.own.samples,
         seconds=loop.own.seconds,
@@ -312,7 +314,9 @@ class _Loop:
         self._reports_mean = reports_mean
         self._waits = any(listener.needs_times for listener in self._listeners)
         self.own = RankResult(training.ranks.rank, str(training.backend.device))
+        # Numbers, and after these the tensors that were not read yet.
         self.scores: list[Any] = []
+        self._read = 0
         self.epochs = 0
 
     def run(self) -> None:
@@ -403,8 +407,17 @@ class _Loop:
             training.backend.synchronize()
         return score
 
+    def read_scores(self) -> list[float]:
+        """Return all scores as numbers."""
+        if left := self.scores[self._read :]:
+            self.scores[self._read :] = import_torch().stack(left).tolist()
+            self._read = len(self.scores)
+        return self.scores
+
     def _count(self, iteration: Iteration, batch: Batch) -> None:
         self.scores.append(iteration.score)
+        if len(self.scores) - self._read >= SCORES_KEPT:
+            self.read_scores()
         self.own.samples += iteration.samples
         self.own.repeated += 0 if batch.repeated is None else int(batch.repeated.sum())
         self.own.etl_seconds += iteration.etl_seconds

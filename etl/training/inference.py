@@ -275,6 +275,8 @@ def _predict(model: torch.nn.Module, backend: Backend, requests: Sequence[Reques
     with torch.inference_mode():
         leaves, structure = tree_flatten(model(*inputs))
         leaves = [leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    if len(requests) > 1 and not all(isinstance(leaf, torch.Tensor) for leaf in leaves if leaf is not None):
+        raise TypeError("which part of the output belongs to which request is unknown")  # each is answered alone then
     parts = [_split(leaf, requests) for leaf in leaves]
     return [tree_unflatten([part[number] for part in parts], structure) for number in range(len(requests))]
 
@@ -308,7 +310,9 @@ def _split(leaf: Any, requests: Sequence[Request]) -> list[Any]:
 def _refuse(request: Request, error: BaseException) -> None:
     """Let the answer be `error`, unless there is one."""
     with contextlib.suppress(InvalidStateError):
-        if request.answer.running() or (not request.answer.done() and request.answer.set_running_or_notify_cancel()):
+        # One that was cancelled is told so, too: `concurrent.futures.wait` waits for that.
+        is_open = request.answer.cancelled() or not request.answer.done()
+        if request.answer.running() or (is_open and request.answer.set_running_or_notify_cancel()):
             request.answer.set_exception(error)
 
 

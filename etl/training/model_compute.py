@@ -396,5 +396,7 @@ def _digest(model: torch.nn.Module) -> str:
     digest = xxhash.xxh3_128()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
+        if not isinstance(tensor, torch.Tensor):  # extra state may be anything
+            continue
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -88,7 +88,8 @@ def _train(job: Job) -> FitResult:
     result = fit(model, batches, backend=backend, **options)
     close_loader(batches)
     if ranks.rank == 0:
-        result.state = {name: tensor.cpu() for name, tensor in unwrapped(model).state_dict().items()}
+        state = unwrapped(model).state_dict()  # extra state may be anything
+        result.state = {name: each.cpu() if isinstance(each, torch.Tensor) else each for name, each in state.items()}
     dist.barrier()
     leave()
     return result

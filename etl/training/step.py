@@ -41,7 +41,7 @@ class ForwardPass:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._takes_mask = _takes_mask(unwrapped(model).forward)
+        self._takes_mask = _takes_mask(_innermost(model).forward)
 
     def __call__(self, batch: Batch) -> Any:
         inputs = batch.features if isinstance(batch.features, tuple) else (batch.features,)
@@ -247,6 +247,13 @@ class NumberedClasses:
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model inside of torch's `DistributedDataParallel`; any other as it is."""
     return model.module if isinstance(model, import_torch().nn.parallel.DistributedDataParallel) else model
+
+
+def _innermost(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model inside of torch's own wrappers, whose `forward` takes any keyword."""
+    inner: Any = unwrapped(model)
+    inner = getattr(inner, "_orig_mod", inner)  # of torch.compile
+    return inner.module if isinstance(inner, import_torch().nn.DataParallel) else inner
 
 
 def _takes_mask(function: Callable[..., Any]) -> bool:

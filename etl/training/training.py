@@ -113,6 +113,7 @@ class Training:
             "version": VERSION,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "optimizer_class": type(self.optimizer).__name__,
             "iterator": self._iterator_state,
             "first_epoch": self.first_epoch,
             "listeners": [
@@ -136,6 +137,9 @@ class Training:
         if kinds != [each["class"] for each in state["listeners"]]:
             taken = ", ".join(each["class"] for each in state["listeners"])
             raise ValueError(f"the state was taken with the listeners {taken}, this training has {', '.join(kinds)}")
+        taken_with, own = state.get("optimizer_class"), type(self.optimizer).__name__
+        if taken_with not in (None, own):  # earlier versions did not write it
+            raise ValueError(f"the state was taken with the optimizer {taken_with}, this training has {own}")
         before = self._iterator_state
         self._load_iterator(state["iterator"])
         try:

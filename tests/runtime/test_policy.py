@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import ExitStack
 
 import pytest
@@ -39,6 +40,18 @@ class Noted(Policy):
 
     def audit(self) -> Audit:
         raise NotImplementedError
+
+
+@pytest.mark.parametrize("first_ends_first", [True, False])
+def test_policies_that_overlap_restore_the_settings_of_before_the_first(first_ends_first: bool) -> None:
+    first, second = GcPolicy("off"), GcPolicy("off")
+    first.__enter__()
+    second.__enter__()
+    order = (first, second) if first_ends_first else (second, first)
+    order[0].__exit__()
+    assert not gc.isenabled()
+    order[1].__exit__()
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["in the block", "on entering"])

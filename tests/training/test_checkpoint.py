@@ -184,6 +184,8 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
         fit(path)
     path.unlink()
     fit(path)
+    with pytest.raises(ValueError, match="the state was taken with the optimizer Adam, this training has SGD"):
+        fit(path, optimizer="sgd")
     with pytest.raises(ValueError, match="checkpoint cannot be resumed from: the state was taken with records=20"):
         fit(path, batches=raw(24))
     with pytest.raises(ValueError, match=r"cannot be resumed from: the state was taken with the listeners FailAfter, "):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import presave
 from etl.iterators import BatchIterator
 from etl.sources import Record
 from etl.training import Iteration
+from etl.training.listeners import NullListener
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SAMPLES = 72
@@ -88,6 +91,22 @@ def test_the_first_score_is_the_loss_of_the_untrained_model_on_the_first_batch(m
     with torch.no_grad():
         expected = torch.nn.functional.cross_entropy(digits_model()(features), labels).item()
     assert etl.fit(digits_model(), make(), backend="cpu").scores[0] == expected
+
+
+def test_scores_do_not_stay_tensors(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = etl.fit(digits_model(), make("raw"), backend="cpu").scores
+    monkeypatch.setattr(sys.modules[etl.fit.__module__], "SCORES_KEPT", 3)
+    seen: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    class Watches(NullListener):
+        def iteration_done(self, iteration: Iteration) -> None:
+            seen.append(weakref.ref(iteration.score))
+            alive.append(sum(each() is not None for each in seen))
+
+    assert etl.fit(digits_model(), make("raw"), backend="cpu", listeners=[Watches()]).scores == expected
+    assert len(alive) > 4
+    assert max(alive) <= 4
 
 
 def test_training_lowers_the_score(make: Make) -> None:

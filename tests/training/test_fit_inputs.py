@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -93,6 +95,14 @@ def test_a_model_that_takes_no_mask_is_given_none() -> None:
     model = Unmasked()
     etl.fit(model, iterate(sequences()), backend="cpu")
     assert model.masks == [None]
+
+
+@pytest.mark.parametrize("wrap", [lambda model: torch.compile(model, backend="eager"), nn.DataParallel])
+def test_a_wrapper_of_torch_hides_no_mask_and_invents_none(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    masked, unmasked = Masked(), Unmasked()
+    for model in (masked, unmasked):
+        etl.fit(wrap(model), iterate(sequences()), backend="cpu")
+    assert [each is None for each in (*masked.masks, *unmasked.masks)] == [False, True]
 
 
 def test_the_content_of_padded_steps_changes_nothing_in_training() -> None:

@@ -107,6 +107,19 @@ def test_answers_have_the_kind_of_the_features_and_the_structure_of_the_output()
         assert not tensors["sum"].is_inference()
 
 
+def test_what_is_no_tensor_is_not_given_to_several_requests(doubles: Doubles) -> None:
+    class Arrays(torch.nn.Module):
+        def forward(self, features: torch.Tensor) -> np.ndarray:
+            return doubles(features).numpy()
+
+    with ParallelInference(Arrays(), workers=1) as server:
+        held(server, doubles)
+        answers = [server.submit(rows(1, start)) for start in (1, 2, 3)]
+        doubles.gate.set()
+        for start, answer in zip((1, 2, 3), answers, strict=True):
+            np.testing.assert_array_equal(answer.result(LONG_SECONDS), 2 * rows(1, start))
+
+
 def test_the_model_itself_and_the_threads_of_the_caller_stay_as_they_are() -> None:
     class Threads(torch.nn.Module):
         def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -288,6 +301,16 @@ def test_a_request_that_is_cancelled_in_time_is_not_answered(doubles: Doubles) -
         with pytest.raises(CancelledError):
             cancelled.result(0)
     assert [shape[0] for shape in doubles.shapes] == [1, 2]
+
+
+def test_a_cancelled_request_is_waited_for_no_longer_once_the_server_is_closed(doubles: Doubles) -> None:
+    server = ParallelInference(doubles, workers=1)
+    held(server, doubles)
+    cancelled = server.submit(rows(1))
+    assert cancelled.cancel()
+    threading.Timer(0.1, doubles.gate.set).start()
+    server.close(answer_waiting=False)
+    assert wait([cancelled], LONG_SECONDS).done == {cancelled}
 
 
 def test_an_error_in_the_block_does_not_wait_for_answers(doubles: Doubles) -> None:

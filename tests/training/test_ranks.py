@@ -159,6 +159,21 @@ def test_ranks_begin_with_equal_random_numbers_and_train_with_their_own_after_a_
     assert {each.name for each in tmp_path.glob("step.*")} >= {"step.0.0", "step.0.1", "step.1.1"}
 
 
+class Remembers(torch.nn.Linear):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 3}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"version": 3}
+
+
+def test_state_that_is_no_tensor_comes_back() -> None:
+    result = etl.training.fit_parallel(
+        lambda: Remembers(4, 3), lambda: etl.SyntheticIterator((4,), 3, 2, 4), workers=1, backend="cpu"
+    )
+    Remembers(4, 3).load_state_dict(result.state)
+
+
 def test_a_model_or_batches_instead_of_functions_that_return_them_are_refused() -> None:
     with pytest.raises(ValueError, match=r"make_model must be a function .* not a Sequential"):
         fit_parallel(make_model(), partial(raw, 8))  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from etl.sources.identity import stamp
 from presave.files import write_atomically
 
 # Increase it if the search changes, so that its earlier results are not used.
-VERSION = 2
+VERSION = 3
 # Settings of a comparison that have no effect on which configuration is the best.
 WITHOUT_EFFECT = (
     "strategies",
@@ -118,7 +118,7 @@ def _code(name: str) -> str | None:
     if is_carried(name):
         return None
     try:
-        file = inspect.getsourcefile(find_function(name, "--strategies"))
+        file = inspect.getsourcefile(inspect.unwrap(find_function(name, "--strategies")))
         return None if file is None else hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
     except (TypeError, OSError, ValueError):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 import statistics
@@ -146,7 +147,7 @@ class Search:
         with_room = int((self._deadline - self._now()) / (2 * self._turn_seconds))
         self._racing = self._racing[: max(2, with_room)]
         while self._now() < until and self._race("tune") and self._racing:
-            leader = self._ranked()[0]
+            leader = next(filter(self._is_eligible, self._ranked()), self._given)
             near = [each for each in dict.fromkeys(neighbours(leader)) if not (each.samples or each.failed)]
             if leader in looked_at or not near:
                 break
@@ -204,12 +205,14 @@ class Search:
         self._rounds += 1
         self._turn_seconds = (self._now() - started) / max(1, taken)
         ranked = self._ranked()
-        while ranked and ranked[0] is not self._given and not self._is_eligible(ranked[0]):
-            ranked.pop(0)
-        for each in ranked[1:]:
+        refused = list(itertools.takewhile(lambda each: not self._is_eligible(each), ranked))
+        for each in ranked[len(refused) + 1 :]:
             if each is not self._given:
-                each.left = _why_beaten(each, ranked[0])
-        self._racing = [each for each in racing if each in ranked and not each.left]
+                each.left = _why_beaten(each, ranked[len(refused)])
+        # The given one stays, since the others are compared with it; if it may not be chosen, none leaves because of it.
+        self._racing = [
+            each for each in racing if each in ranked and (each is self._given or not (each in refused or each.left))
+        ]
         return True
 
     def _take_turns(self, arms: Sequence[Arm], phase: str) -> Iterator[tuple[Arm, TuningSample]]:

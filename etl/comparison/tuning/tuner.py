@@ -134,7 +134,7 @@ class _Tuner:
             raise MeasurementError(f"no strategy could be tuned; {name}: {reason}", reason)
         return Tuning(
             source=self._settings.title,
-            source_records=len(self._workload.source),
+            source_records=max(each.source_records for each in tuned),
             measured_records=max(each.measured_records for each in tuned),
             settings=self._described_settings(),
             machine=describe_machine(),
@@ -254,6 +254,8 @@ class _OneStrategy:
         shown = {each: ratios[each] for each in finalists if self._is_allowed(each)}
         if throttled > THROTTLED_LIMIT:
             shown.clear()
+        if given.failed:
+            given.dropped = given.dropped or f"it failed in a later round: {given.failed}"
         best = choose(given, shown, self._simplicity, may_keep=self._is_allowed(given))
         return TunedStrategy(
             name=self._given.name,
@@ -277,6 +279,7 @@ class _OneStrategy:
             untried=max(0, len(self._space) - len({*measured, *failed})),
             failed={describe_settings(each.changes) or "as given": each.failed for each in failed},
             limits=self._limits.as_dict(),
+            source_records=len(self._workload.source),
             measured_records=len(self._workload.records),
             throttled=throttled,
         )
@@ -392,6 +395,8 @@ class _OneStrategy:
         """Return True if `arm` is allowed, and loads the same records as the given configuration; otherwise drop it."""
         if not self._is_allowed(arm):
             return False
+        if arm is self._as_given:
+            return True
         if self._given.is_foreign and not self._workload.gets_selected(self._given):  # only a part of them is read
             return True
         if (expected := self._check(self._as_given)) is None:

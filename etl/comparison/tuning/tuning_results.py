@@ -113,8 +113,8 @@ class TunedStrategy(JsonValues):
         True if this is the result of an earlier run.
     limits : dict of str to float
         The limits of `Limits` that were set.
-    measured_records : int
-        Records that were measured.
+    source_records, measured_records : int
+        Records of the source, and those that were measured.
     throttled : float
         Share of the periods of a CPU quota in which it was used up: the median sample.
     """
@@ -130,6 +130,7 @@ class TunedStrategy(JsonValues):
     seconds: float = 0.0
     is_cached: bool = False
     limits: Mapping[str, float] = field(default_factory=dict)
+    source_records: int = 0
     measured_records: int = 0
     throttled: float = 0.0
 

@@ -5,8 +5,24 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from etl.comparison.tuning.cache import Cache
 from tests.comparison_workloads import make_workload
+
+
+def test_a_result_is_that_of_the_code_below_a_decorator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "decorators.py").write_text(
+        "import functools\ndef timed(f):\n    return functools.wraps(f)(lambda *a, **k: f(*a, **k))\n"
+    )
+    code = tmp_path / "decorated.py"
+    code.write_text("import decorators\n@decorators.timed\ndef load(batch_size):\n    yield\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    workload = make_workload(tmp_path, strategies=("mine=decorated:load",))
+    [mine], cache = workload.candidates(), Cache(str(tmp_path / "cache"))
+    before = cache.path(workload, mine, [0, 1])
+    code.write_text(f"{code.read_text()}# changed\n")
+    assert cache.path(workload, mine, [0, 1]) not in (before, None)
 
 
 def test_a_result_is_that_of_the_packages_of_another_python(tmp_path: Path) -> None:

@@ -185,6 +185,15 @@ def test_what_may_not_be_chosen_makes_no_other_leave() -> None:
     assert len(configuration(2).rounds) == 1
 
 
+def test_a_given_one_that_may_not_be_chosen_makes_no_other_leave() -> None:
+    machine = Machine(lambda each: (0.5, 1.0, 1.5)[number_of(each)])
+    search = machine.search(200.0, lambda each: each is not configuration(0))
+    search.measure_given()
+    assert search.confirm(search.explore([configuration(1), configuration(2)], nothing_near)) == [configuration(1)]
+    assert configuration(1).left == ""
+    assert configuration(2).left
+
+
 def test_rounds_go_on_until_the_deadline_and_pair_each_finalist_with_the_given_one() -> None:
     machine = Machine(lambda each: 1.0 if number_of(each) == 1 else 1.2, noise=0.01)
     search = machine.search(200.0)
