@@ -223,7 +223,7 @@ def fit(
     >>> result.epochs, len(result.scores)
     (2, 20)
     """
-    torch = import_torch()
+    import_torch()  # its error says how to install it
     epochs = None if epochs is None else whole_number("epochs", epochs, least=1)
     averaging_frequency = whole_number("averaging_frequency", averaging_frequency, least=1)
     if epochs is None and not any(getattr(each, "may_stop", False) for each in listeners):

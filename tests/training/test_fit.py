@@ -16,7 +16,7 @@ import presave
 from etl.iterators import BatchIterator
 from etl.sources import Record
 from etl.training import Iteration
-from etl.training.listeners import NullListener
+from tests.training.null_listener import NullListener
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SAMPLES = 72

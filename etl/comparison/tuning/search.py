@@ -209,7 +209,7 @@ class Search:
         for each in ranked[len(refused) + 1 :]:
             if each is not self._given:
                 each.left = _why_beaten(each, ranked[len(refused)])
-        # The given one stays, since the others are compared with it; if it may not be chosen, none leaves because of it.
+        # The given one stays, since others are compared with it; if it may not be chosen, none leaves because of it.
         self._racing = [
             each for each in racing if each in ranked and (each is self._given or not (each in refused or each.left))
         ]
