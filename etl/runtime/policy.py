@@ -37,7 +37,7 @@ class Policy(ABC):
         entered, self._entered = self._entered, None
         if entered is None:
             return
-        place = _in_force.index(self)
+        place = next(place for place, each in enumerate(_in_force) if each is self)  # equal ones may be in force, too
         del _in_force[place]
         later = next((each for each in _in_force[place:] if type(each) is type(self)), None)
         if later is None or later._entered is None:
