@@ -158,7 +158,8 @@ def write_spans(
     so_far = _advanced(Progress(0, len(writer.records), 0, 0, 0, 0.0), results.values(), 0.0)
     so_far = replace(so_far, resumed=so_far.records)
     missing = [number for number in range(len(spans)) if number not in results]
-    _check_free_space(partial, record_nbytes * sum(len(spans[number]) for number in missing))
+    if not writer.options.get("compression"):  # how far that goes is not known
+        _check_free_space(partial, record_nbytes * sum(len(spans[number]) for number in missing))
     # Threads by default: decoders release the GIL, and nothing is pickled. parallel_config overrides `prefer`.
     # One shard a task, so that a killed process loses only the shard it was writing.
     in_threads = jobs_are_threads()
@@ -346,10 +347,10 @@ def _write_elsewhere(
 
 
 def _check_free_space(partial: PartialStore, nbytes: int) -> None:
-    free = shutil.disk_usage(partial.folder).free
-    if nbytes > free:
+    usage = shutil.disk_usage(partial.folder)
+    if nbytes > usage.free and usage.total:  # 0 if it is not known
         raise StoreError(
-            f"{partial.target} needs about {nbytes:,} bytes more and {free:,} bytes are free there; make room or "
+            f"{partial.target} needs about {nbytes:,} bytes more and {usage.free:,} bytes are free there; make room or "
             "choose another disk"
         )
 
