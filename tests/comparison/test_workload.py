@@ -101,9 +101,11 @@ def test_of_a_store_all_files_are_read(tmp_path: Path) -> None:
 
 
 def test_a_pattern_is_the_files_that_match_it(tmp_path: Path) -> None:
-    for name in ("b.tar", "a.tar", "c.txt"):
+    (tmp_path / "d").mkdir()
+    for name in ("b.tar", "a.tar", "c.txt", "d/e.tar"):
         (tmp_path / name).touch()
     assert all_files(f"{tmp_path}/*.tar") == [tmp_path / "a.tar", tmp_path / "b.tar"]
+    assert all_files(f"{tmp_path}/**/*.tar") == [tmp_path / "a.tar", tmp_path / "b.tar", tmp_path / "d" / "e.tar"]
     assert all_files(tmp_path / "missing.csv") == []
 
 
