@@ -58,7 +58,7 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     Keys of [settings] and [result] are not checked.
     """
     try:
-        tables = tomllib.loads(read_regular_file(path, MAX_NBYTES).decode())
+        tables = tomllib.loads(read_regular_file(path, MAX_NBYTES).decode("utf-8-sig"))
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, "there is no such configuration", str(path)) from None
     except ValueError as error:  # not TOML, not UTF-8, or not a regular file

@@ -19,7 +19,8 @@ from presave.errors import StoreError
 # those of each, wherever the records are divided into shards.
 PRIME = 2**127 - 1
 BASE = 0x9E3779B97F4A7C15F39CC0605CEDC835 % PRIME
-MAX_SHOWN = 3
+# Changes that a message names, and characters of each value: one may be a list of a thousand classes.
+MAX_SHOWN, MAX_SHOWN_CHARACTERS = 3, 300
 
 
 def digest_record(arrays: Mapping[str, np.ndarray]) -> int:
@@ -76,7 +77,7 @@ def json_values(values: Any, name: str) -> dict[str, Any]:
 def origins_of(records: Any, span: range) -> list[str]:
     """Return what each record of `span` is read from now, if `records` say so; otherwise an empty list."""
     origin = getattr(records, "origin", None)
-    return [] if origin is None else [origin(index) for index in span]
+    return [origin(index) for index in span] if callable(origin) else []  # of a medical image, it is a point
 
 
 def digest_json(value: Any) -> str:
@@ -91,9 +92,14 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         if name not in now
         else f"{name} is new"
         if name not in before
-        else f"{name} was {before[name]} and is {now[name]}"
+        else f"{name} was {_shown(before[name])} and is {_shown(now[name])}"
         for name in {**before, **now}
         if name not in now or name not in before or before[name] != now[name]
     ]
     more = f"; and {len(changes) - MAX_SHOWN:,} more" if len(changes) > MAX_SHOWN else ""
     return f"{'; '.join(changes[:MAX_SHOWN]) or 'their order'}{more}"
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}..."

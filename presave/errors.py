@@ -139,9 +139,11 @@ def _explain(error: OSError, path: Path, activity: str) -> str:
 
 
 def _free_space(path: Path) -> str:
+    unknown = "an unknown number of"
     for folder in (path, *path.absolute().parents):
         try:
-            return f"{shutil.disk_usage(folder).free:,}"
+            usage = shutil.disk_usage(folder)
         except OSError:
             continue
-    return "an unknown number of"
+        return f"{usage.free:,}" if usage.total else unknown
+    return unknown

@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from presave.errors import StoreError
-from presave.files import UNSUPPORTED
+from presave.files import UNSUPPORTED, read_regular_file
 
 OWNER_NAME = "owner"
+MAX_OWNER_NBYTES = 1 << 12
 # Errors of file systems without locks. NFS has locks, but exclusive ones only for what is open for writing.
 NO_LOCKS = (*UNSUPPORTED, errno.ENOLCK, errno.EBADF)
 
@@ -57,12 +58,29 @@ class FolderLock:
                 self._file.unlink()
 
 
-def _lock(descriptor: int) -> None:
+def is_locked(folder: Path) -> bool:
+    """Return True if a process is known to hold the lock of `folder`. The folder stays as it is."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _lock(descriptor, is_shared=True)  # so that several processes that ask do not take each other for the owner
+            _unlock(descriptor)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    try:
+        return bool(_is_running(read_regular_file(folder / OWNER_NAME, MAX_OWNER_NBYTES).decode()))
+    except (OSError, ValueError):
+        return False
+
+
+def _lock(descriptor: int, is_shared: bool = False) -> None:
     try:
         import fcntl
     except ImportError as error:  # on Windows
         raise OSError(errno.ENOLCK, "this system has no such locks") from error
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def _unlock(descriptor: int) -> None:
@@ -90,15 +108,13 @@ def _remove_if_ended(file: Path) -> None:
         owner = file.read_text()
     except FileNotFoundError:
         return
-    machine, _, process = owner.rpartition(" process ")
-    number = process.partition(" ")[0]
-    if not number.isdecimal() or machine != _machine():
+    is_running = _is_running(owner)
+    if is_running is None:
         raise StoreError(
             f"{owner or 'a process'} began to write in {file.parent}, on a file system without locks; if it has ended, "
             f"delete {file}, then write again"
         )
-    running = _describe(int(number))
-    if running is not None and owner.startswith(f"{running} "):
+    if is_running:
         raise BlockingIOError
     # Renamed first, so that of several processes that find it only one removes it, and not the file of another.
     taken = file.with_name(f".{secrets.token_hex(4)}")
@@ -108,6 +124,16 @@ def _remove_if_ended(file: Path) -> None:
             os.rename(taken, file)
             raise BlockingIOError
         taken.unlink()
+
+
+def _is_running(owner: str) -> bool | None:
+    """Return True if the process that a file names is running, and None if it is of another machine."""
+    machine, _, process = owner.rpartition(" process ")
+    number = process.partition(" ")[0]
+    if not number.isdecimal() or machine != _machine():
+        return None
+    running = _describe(int(number))
+    return running is not None and owner.startswith(f"{running} ")
 
 
 def _describe(process: int) -> str | None:

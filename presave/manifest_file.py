@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from presave.errors import StoreError, is_shortage, shortage_error
 from presave.files import checksum_bytes, read_regular_file, sync
+from presave.folder_lock import is_locked
 from presave.manifest import Manifest
 from presave.validate import check_sizes, parse_manifest
 
@@ -24,7 +26,8 @@ def save_manifest(manifest: Manifest, folder: Path) -> None:
     content["checksum"] = checksum_bytes(_encode(content))
     encoded = _encode(content)
     if len(encoded) > MAX_MANIFEST_NBYTES:
-        raise StoreError(f"{folder / MANIFEST_NAME} would have {len(encoded):,} bytes; write larger shards")
+        advice = _how_to_shorten(content, len(encoded))
+        raise StoreError(f"{folder / MANIFEST_NAME} would have {len(encoded):,} bytes; {advice}")
     with (folder / MANIFEST_NAME).open("wb") as file:
         file.write(encoded)
         file.flush()
@@ -85,18 +88,28 @@ def _missing(folder: Path) -> str:
     """Return the error message for a `folder` without a manifest."""
     if not folder.exists():
         partial = partial_folder(folder)
-        if partial.exists():
-            return (
-                f"{folder} does not exist: a write of it was interrupted and left {partial}; write again to "
-                "continue from there"
-            )
-        return f"{folder} does not exist; write it with presave.write or `etl presave`"
+        if not partial.exists():
+            return f"{folder} does not exist; write it with presave.write or `etl presave`"
+        if is_locked(partial):
+            return f"{folder} does not exist yet: a process is writing it (in {partial}); wait until it has ended"
+        return (
+            f"{folder} does not exist: a write of it was interrupted and left {partial}; write again to continue from "
+            "there"
+        )
     if folder.name.endswith(".partial"):
         return f"{folder} is an incomplete store: it has no {MANIFEST_NAME}; write again to continue from there"
     return f"{folder} is not a store: it has no {MANIFEST_NAME}"
 
 
-def _encode(content: dict[str, Any]) -> bytes:
+def _how_to_shorten(content: Mapping[str, Any], nbytes: int) -> str:
+    """Return what to do about a manifest of `nbytes` bytes."""
+    for skipped in (content["skipped"], content["provenance"].get("skipped", ())):  # a conversion moves them there
+        if 2 * len(_encode(skipped)) > nbytes:
+            return f"{len(skipped):,} skipped records take most of that: leave them out of the source"
+    return "write larger shards"
+
+
+def _encode(content: Any) -> bytes:
     return json.dumps(content, indent=1).encode()
 
 

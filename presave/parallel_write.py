@@ -35,7 +35,7 @@ from presave.partial_store import (
 from presave.random_seeds import BaseSeeds, draw_base_seeds, seed_process
 from presave.schema import RecordSequence, Schema, validate_record
 from presave.shard_formats import find_format
-from presave.thread_safety import is_thread_safe
+from presave.thread_safety import is_thread_safe, unopened
 
 # After this many records, a worker checks if the write was given up. A check costs about as much as a small record.
 RECORDS_BETWEEN_STOP_CHECKS = 16
@@ -158,7 +158,8 @@ def write_spans(
     so_far = _advanced(Progress(0, len(writer.records), 0, 0, 0, 0.0), results.values(), 0.0)
     so_far = replace(so_far, resumed=so_far.records)
     missing = [number for number in range(len(spans)) if number not in results]
-    _check_free_space(partial, record_nbytes * sum(len(spans[number]) for number in missing))
+    if not writer.options.get("compression"):  # how far that goes is not known
+        _check_free_space(partial, record_nbytes * sum(len(spans[number]) for number in missing))
     # Threads by default: decoders release the GIL, and nothing is pickled. parallel_config overrides `prefer`.
     # One shard a task, so that a killed process loses only the shard it was writing.
     in_threads = jobs_are_threads()
@@ -208,7 +209,7 @@ def jobs_are_threads() -> bool:
 
 
 def _check_resumed(
-    writer: SpanWriter, results: Mapping[int, SpanResult], spans: list[range], examined: Mapping[int, int]
+    writer: SpanWriter, results: dict[int, SpanResult], spans: list[range], examined: Mapping[int, int]
 ) -> None:
     """Raise `StoreError` if complete shards hold other records than those to be written.
 
@@ -243,8 +244,12 @@ def _check_resumed(
             )
 
 
-def _check_origins(writer: SpanWriter, results: Mapping[int, SpanResult], spans: list[range]) -> None:
-    """Raise `StoreError` if records of complete shards would now be read from something else."""
+def _check_origins(writer: SpanWriter, results: dict[int, SpanResult], spans: list[range]) -> None:
+    """Raise `StoreError` if records of complete shards are now read from something else, and differ.
+
+    Their files may only have been linked, touched or copied. So shards with other origins are read again, and if they
+    still hold their records, `results` get the new origins.
+    """
     for number, result in results.items():
         origins = origins_of(writer.records, spans[number])
         if result.origins in (None, digest_json(origins)):
@@ -252,13 +257,34 @@ def _check_origins(writer: SpanWriter, results: Mapping[int, SpanResult], spans:
         before, now = (
             dict(zip(spans[number], each, strict=False)) for each in (load_origins(writer.folder, number), origins)
         )
-        index = next(each for each in spans[number] if before.get(each) != now.get(each))
+        if before.keys() == now.keys() and _holds(writer, spans[number], result):
+            results[number] = replace(result, origins=digest_json(origins))
+            continue
+        index = next((each for each in spans[number] if before.get(each) != now.get(each)), spans[number][0])
         unknown = "something that is not known"
         raise StoreError(
             f"{writer.folder} holds the beginning of a store of other records: record {index} was read from "
             f"{before.get(index, unknown)}, and now it is {now.get(index, unknown)}; delete that folder, then write "
             "again"
         )
+
+
+def _holds(writer: SpanWriter, span: range, result: SpanResult) -> bool:
+    """Return True if a complete shard holds the records of `span` as they are read now, and has skipped the same."""
+    records = unopened(writer.records)
+    content = 0
+    skipped = []
+    for index in span:
+        try:
+            digest = digest_record(validate_record(records[index], writer.schema, index))
+        except Exception as error:
+            if not is_fault_of_record(error):
+                raise
+            skipped.append(Skipped(index, describe_error(error)))
+        else:
+            content = add_record(content, digest)
+    is_same = result.shard is None or result.shard.content == format_content(content)
+    return is_same and result.skipped == tuple(skipped)
 
 
 def describe_error(error: BaseException | None) -> str:
@@ -346,10 +372,10 @@ def _write_elsewhere(
 
 
 def _check_free_space(partial: PartialStore, nbytes: int) -> None:
-    free = shutil.disk_usage(partial.folder).free
-    if nbytes > free:
+    usage = shutil.disk_usage(partial.folder)
+    if nbytes > usage.free and usage.total:  # 0 if it is not known
         raise StoreError(
-            f"{partial.target} needs about {nbytes:,} bytes more and {free:,} bytes are free there; make room or "
+            f"{partial.target} needs about {nbytes:,} bytes more and {usage.free:,} bytes are free there; make room or "
             "choose another disk"
         )
 

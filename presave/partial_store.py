@@ -250,10 +250,9 @@ class PartialStore:
     def _difference(self, found: bytes) -> str:
         try:
             other = json.loads(found)
-            names = [name for name in {**other, **self._plan} if other.get(name) != self._plan.get(name)]
-            said = [
-                f"{name} was {other.get(name)!r} and is {self._plan.get(name)!r}" for name in names if name != IDENTITY
-            ]
+            changes = {name: (other.get(name), self._plan.get(name)) for name in {**other, **self._plan}}
+            names = [name for name, (before, now) in changes.items() if json.dumps(before) != json.dumps(now)]
+            said = [_describe_change(name, *changes[name]) for name in names if name != IDENTITY]
         except (ValueError, AttributeError, TypeError, RecursionError):
             return f"its {PLAN_NAME} is damaged"
         if IDENTITY in names:
@@ -400,6 +399,13 @@ def remove_leftovers(target: Path) -> None:
         notes = (PLAN_NAME, IDENTITY_NAME, OWNER_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
         if all(path.name in notes or path.name.endswith(DONE_SUFFIX) for path in folder.iterdir()):
             shutil.rmtree(folder)
+
+
+def _describe_change(name: str, before: Any, now: Any) -> str:
+    """Return how an entry of the plan has changed, in words."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return f"in {name}, {difference(before, now)}"
+    return f"{name} was {before!r} and is {now!r}"
 
 
 def _is_intact(path: Path, file: StoredFile) -> bool:

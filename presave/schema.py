@@ -169,9 +169,13 @@ def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.
         is_same_dtype = array.dtype.str == field.dtype
         fits = array.shape == field.shape or (field.is_ragged and array.ndim == len(field.shape))
         if not fits or not (is_same_dtype or array.dtype.newbyteorder("<").str == field.dtype):
+            advice = "give all values, empty ones too, one dtype and number of axes, as in np.zeros((0, 4), np.float32)"
+            is_of_dtype = array.dtype.newbyteorder("<").str == field.dtype
+            if is_of_dtype and array.ndim == len(field.shape) and not field.is_ragged:
+                advice = f"pass ragged=[{name!r}]"
             raise StoreError(
                 f"record {index}: field {name!r} is {array.dtype} of shape {array.shape}; the first is {field}. "
-                f"Presave after a stage that makes all records alike, or pass ragged=[{name!r}]"
+                f"Presave after a stage that makes all records alike, or {advice}"
             )
         is_kept = is_same_dtype and array.flags.c_contiguous
         arrays[name] = array if is_kept else np.asarray(array, dtype=field.dtype, order="C")
@@ -193,3 +197,8 @@ def _as_array(value: Any, name: str, index: int) -> np.ndarray:
         return np.asarray(value)
     except ValueError as error:
         raise StoreError(f"record {index}: field {name!r} is not an array ({error}); pad it to one shape") from error
+    except (TypeError, RuntimeError) as error:  # of a tensor on a device, of bfloat16, or that requires grad
+        raise StoreError(
+            f"record {index}: field {name!r} is not an array ({error}); make it one, such as by "
+            "tensor.detach().cpu().float().numpy()"
+        ) from error

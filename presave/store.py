@@ -124,6 +124,7 @@ class Store(Sequence[Arrays]):
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path = path
         self.manifest: Manifest = load_manifest(path)
+        self._place = path.absolute()  # the working folder may change before shards are opened
         try:
             self._format = find_format(self.manifest.format)
         except StoreError as error:
@@ -135,7 +136,7 @@ class Store(Sequence[Arrays]):
             )
         self._trusted = trusted
         self._fields = self.manifest.schema
-        self._shards = OpenShards(path, self.manifest, self._format, trusted)
+        self._shards = OpenShards(self._place, self.manifest, self._format, trusted)
         self._length = int(self._shards.first_records[-1])
         self._memory_budget: int | None = None
         self._is_preloaded = False
@@ -151,7 +152,7 @@ class Store(Sequence[Arrays]):
     @property
     def identity(self) -> dict[str, str]:
         """The content of the store as it is read now, which identifies records that are written from it."""
-        manifest = self.manifest if self._is_preloaded else load_manifest(self.path)
+        manifest = self.manifest if self._is_preloaded else load_manifest(self._place)
         return {"the content of the store": manifest.content}
 
     @property
@@ -403,7 +404,7 @@ class Store(Sequence[Arrays]):
     def __reduce__(self) -> tuple[Any, ...]:
         reopen = partial(open_store, trusted=self._trusted, memory_budget=self._memory_budget)
         # A worker may have another working folder.
-        return reopen, (self.path.absolute(), "ram" if self._is_preloaded else None)
+        return reopen, (self._place, "ram" if self._is_preloaded else None)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{field.name} {field}" for field in self._fields.values())

@@ -49,9 +49,10 @@ def write(
         Anything with `len(records)` and `records[index]`, which returns a mapping of field name to array or number. If
         it has attributes `stage`, `fingerprint` or `provenance`, the manifest keeps them. An attribute `identity`, a
         mapping of names to JSON values such as sizes and times of files, identifies what the records are read from: it
-        must not change during the write, nor until an interrupted one is resumed. With a method `origin(index)`, which
-        returns that of a single record as text, only those of complete shards must not. An attribute `digests`, of
-        which the manifest keeps the values at the end, is for the readers of the store.
+        must not change during the write, nor until an interrupted one is resumed. A method `origin(index)` returns that
+        of a single record as text: only a complete shard with other origins than before is read again, and must not
+        have changed. An attribute `digests`, of which the manifest keeps the values at the end, is for the readers of
+        the store.
     format : str
         Storage format, one of `presave.formats()`.
     jobs : int

@@ -179,6 +179,11 @@ def test_an_error_names_file_table_and_key(text: str, said: str, folder: Path) -
         etl.from_config("one.toml")
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(folder: Path) -> None:
+    (folder / "one.toml").write_text(f"\ufeff{RAW}")
+    assert Configuration.read("one.toml").strategy == "raw"
+
+
 def test_without_a_file_the_error_says_so(folder: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no such configuration: 'one.toml'"):
         etl.from_config("one.toml")

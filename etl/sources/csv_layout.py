@@ -243,14 +243,14 @@ def read_layout(
             f"{path}, line 1 is a spreadsheet's note on the separator, {line.decode().strip()!r}: remove the line, and "
             "pass delimiter= (--delimiter) if it is not a comma"
         )
-    label_column = None if label is None else _find_column(path, names, label)
+    label_column = None if label is None else _find_columns(path, names, [label])[0]
     row_names = 0
     if features is None:
         named = [column for column, name in enumerate(names) if column == label_column or not ROW_NAMES.fullmatch(name)]
         row_names = named[0] if header and named else 0
         chosen = tuple(column for column in range(row_names, len(names)) if column != label_column)
     else:
-        chosen = tuple(_find_column(path, names, column) for column in features)
+        chosen = _find_columns(path, names, features)
     if not chosen:
         raise ValueError(f"{path} has no columns for features; it has {_quoted(names)}{_delimiter_hint(names)}")
     if label_column is not None and label_column in chosen:
@@ -295,17 +295,28 @@ def check_line_length(path: Path, number: int, nbytes: int) -> None:
         raise ValueError(f"{path}, line {number} is longer than {MAX_LINE_NBYTES >> 20} MiB; is this a CSV file?")
 
 
-def _find_column(path: Path, names: Sequence[str], column: str | int) -> int:
-    shown = f"{_quoted(names)}{_delimiter_hint(names)}"
-    if isinstance(column, str):
-        column = column.strip()
-        if names.count(column) != 1:
-            count = "no" if column not in names else "more than one"
-            raise ValueError(f"{path} has {count} column {column!r}; it has {shown}")
-        return names.index(column)
-    if not -len(names) <= column < len(names):
-        raise ValueError(f"{path} has no column {column}; it has {len(names)}: {shown}")
-    return column % len(names)
+def _find_columns(path: Path, names: Sequence[str], columns: Sequence[str | int]) -> tuple[int, ...]:
+    """Return the indices of `columns`; raise `ValueError` unless there is one of each name or index."""
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, []).append(place)
+    found = []
+    for column in columns:
+        if isinstance(column, str):
+            named = places.get(column.strip(), [])
+            if len(named) != 1:
+                count = "more than one" if named else "no"
+                raise ValueError(
+                    f"{path} has {count} column {column.strip()!r}; it has {_quoted(names)}{_delimiter_hint(names)}"
+                )
+            found.append(named[0])
+        elif -len(names) <= column < len(names):
+            found.append(column % len(names))
+        else:
+            raise ValueError(
+                f"{path} has no column {column}; it has {len(names)}: {_quoted(names)}{_delimiter_hint(names)}"
+            )
+    return tuple(found)
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 There are two kinds, for two questions:
 
-- `identity`, or `origin(index)` if each record has a file of its own: have the files changed? Size, times and inode, as
+- `identity`, or `origin(index)` if each record has a file of its own: have the files changed? Size and times, as
   `presave.write` compares them before it resumes. Nothing is read, and no change escapes, but a copy of the files has
   another identity.
 - `record_digests`: are these the same records? Names, labels and samples of the content, as states of iterators and the
@@ -51,7 +51,7 @@ class FileIdentity(Identified):
 
     @property
     def identity(self) -> dict[str, str]:
-        """Size, times and inode of each file, by name, and a digest of the labels."""
+        """Size and times of each file, by name, and a digest of the labels."""
         names, paths, labels = self._identified()
         stamps = dict(zip(names, map(file_stamp, paths), strict=True))
         return {**stamps, "the labels": _digest_labels(labels)}
@@ -121,11 +121,9 @@ def digest_difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def stamp(status: os.stat_result) -> str:
-    """Return size, times and inode of a file, which differ after any change to it."""
-    return (
-        f"{status.st_size:,} bytes, modified {status.st_mtime_ns}, changed {status.st_ctime_ns} ns, "
-        f"inode {status.st_ino}"
-    )
+    """Return size and times of a file, which differ after any change to it."""
+    # Not its inode: exFAT, SMB and FUSE number files anew after each mount, and more often.
+    return f"{status.st_size:,} bytes, modified {status.st_mtime_ns}, changed {status.st_ctime_ns} ns"
 
 
 def relative_names(paths: Sequence[Path]) -> list[str]:

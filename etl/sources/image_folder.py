@@ -98,7 +98,7 @@ class ImageFolder(Identified):
         return self.files[index]
 
     def origin(self, index: int) -> str:
-        """Return name, size, times, inode and label of the file of record `index`."""
+        """Return name, size, times and label of the file of record `index`."""
         return f"{self.files[index]}, {file_stamp(f'{self.root}/{self.files[index]}')}, label {self.labels[index]}"
 
     def _identified(self) -> tuple[list[str], list[str], np.ndarray]:

@@ -167,7 +167,7 @@ class LabelError(ValueError):
 def read_class_names(path: Path) -> str:
     """Return the text of a file of class names; raise `ValueError` that names `path` if it is not UTF-8 or too long."""
     try:
-        return read_regular_file(path, _MAX_CLASSES_FILE_NBYTES).decode()
+        return read_regular_file(path, _MAX_CLASSES_FILE_NBYTES).decode("utf-8-sig")
     except ValueError as error:
         raise ValueError(f"{path} does not name classes: {error}") from None
 

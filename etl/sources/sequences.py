@@ -192,7 +192,7 @@ class Sequences(Identified):
         return self._files[index]
 
     def origin(self, index: int) -> str:
-        """Return name, size, times, inode and label of the file of record `index`, or a digest of its arrays."""
+        """Return name, size, times and label of the file of record `index`, or a digest of its arrays."""
         label = None if self._labels is None else self._labels[index]
         return f"{self._files[index]}, {file_stamp(self._root / self._files[index])}, label {label}"
 

@@ -44,7 +44,8 @@ class Tar(FileIdentity):
     Parameters
     ----------
     path : str, Path, or several
-        The shards. Shards found in a folder or by a pattern are sorted by name; others keep the order given.
+        The shards. Shards found in a folder or by a pattern, in which `**` is any number of folders, are sorted by
+        name; others keep the order given.
     label : str, optional
         The member with the label of a sample: an extension, such as "cls", whose text is a whole number; or "json:key",
         for a whole number or a class name in a JSON object. The key may lead into inner objects, as in
@@ -201,7 +202,7 @@ def _find_shards(path: str | Path | Sequence[str | Path], left_out: LeftOut) -> 
                     left_out.add(shard.name, "shards in sub-folders")
         return shards
     if not Path(path).exists() and glob.has_magic(str(path)):
-        shards = sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 - the pattern may be absolute
+        shards = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - the pattern may be absolute
         if not shards:
             raise ValueError(f"no file matches {path}")
         return shards

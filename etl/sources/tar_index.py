@@ -82,8 +82,8 @@ class TarIndex:
 def index_tar(path: Path, label: LabelMember | None = None) -> TarIndex:
     """Return the index of the shard at `path`.
 
-    It is loaded from the user's cache if the file's size, times and inode are those of the cached index. Otherwise it
-    is read from the headers, and cached if the shard has many members.
+    It is loaded from the user's cache if the file's size and times are those of the cached index. Otherwise it is read
+    from the headers, and cached if the shard has many members.
 
     Labels are read from `label`; if that is None, from the `.cls` members, if there are any. Raises `ValueError` that
     names file and member if the file is not a whole tar file or does not consist of samples.

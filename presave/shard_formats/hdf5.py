@@ -24,7 +24,7 @@ from presave.errors import StoreError, is_shortage, max_open_files
 from presave.mapped_file import map_file
 from presave.shard_formats.arrays import ArrayShard, read_errors
 from presave.shard_formats.format import Format
-from presave.shard_formats.hdf5_chunks import filter_ids, read_chunk, validate_chunks
+from presave.shard_formats.hdf5_chunks import MAX_CHUNK_NBYTES, filter_ids, read_chunk, validate_chunks
 from presave.shard_formats.hdf5_file import create_file
 
 # HDF5 compresses and reads whole chunks. This size is small enough that a shuffled batch reads little that it does not
@@ -60,9 +60,16 @@ class Hdf5(Format):
                     # Contiguous, because HDF5 puts an index between chunks if there are more than a few.
                     file.create_dataset(name, data=array, track_times=False)
                     continue
-                chunk_rows = min(len(array), max(1, CHUNK_NBYTES // max(1, array[:1].nbytes)))
-                chunks = (chunk_rows, *array.shape[1:])
+                chunks = (_rows_of_chunk(array.shape, array.dtype), *array.shape[1:])
                 file.create_dataset(name, data=array, chunks=chunks, track_times=False, **filters)
+            for name, array in columns.items():
+                if not filters or array.nbytes <= MAX_CHUNK_NBYTES:
+                    continue
+                try:
+                    validate_chunks(file[name], sum(each.id.get_storage_size() for each in file.values()))
+                except ValueError:  # it has become so small that readers would take it for a file made to fill memory
+                    del file[name]
+                    file.create_dataset(name, data=array, track_times=False)
         return [path]
 
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard | Hdf5Shard:
@@ -178,7 +185,7 @@ class Hdf5Column:
         self._name = name
         self._shape = data.shape
         self._dtype = data.dtype
-        self._chunk_rows = data.chunks[0] if data.chunks is not None else max(1, len(data))
+        self._chunk_rows = data.chunks[0] if data.chunks is not None else _rows_of_chunk(data.shape, data.dtype)
         self._is_filtered = bool(filter_ids(data))
 
     @property
@@ -232,6 +239,11 @@ class Hdf5Column:
                 self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
         rows: np.ndarray = buffer[: last - first]
         return rows
+
+
+def _rows_of_chunk(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Return how many rows of an array have `CHUNK_NBYTES`; one if a row has more."""
+    return max(1, min(shape[0], CHUNK_NBYTES // max(1, math.prod(shape[1:]) * dtype.itemsize)))
 
 
 # For each thread, the memory of the chunk that it has read last: one for all shards, of which there may be thousands.
@@ -293,6 +305,12 @@ def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:
         validate_chunks(data, path.stat().st_size)
     except ValueError as error:
         raise StoreError(f"{path}: {name!r} is refused: {error}; presave the data again") from None
+    for each in filter_ids(data):
+        if not h5py.h5z.filter_avail(each):
+            raise StoreError(
+                f"{path}: {name!r} is compressed with HDF5 filter {each}, which is missing here: "
+                "pip install 'fair-etl[formats]'"
+            )
     return data
 
 

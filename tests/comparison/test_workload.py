@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +47,27 @@ def test_of_images_only_the_chosen_ones_are_read(photographs: Path, tmp_path: Pa
     assert all(each.is_file() and each.suffix == ".jpg" for each in chosen)
 
 
+@pytest.mark.parametrize(
+    ("settings", "are_linked"),
+    [
+        ({}, False),
+        ({"strategies": ("raw", "mine=my_loaders:load")}, True),
+        ({"step": "my_steps:make_step"}, True),
+    ],
+    ids=["built-in strategies", "loader", "step"],
+)
+def test_photographs_are_linked_and_so_changed_only_for_code_of_the_user(
+    settings: dict[str, Any], are_linked: bool, photographs: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(photographs, tmp_path / "photos")
+    workload = Workload(Settings(str(folder), size=32, **settings), tmp_path, 1)
+    workload.select(7)
+    before = [each.stat().st_ctime_ns for each in workload.source_files()]
+    workload.link_records()
+    assert workload.link_folder.exists() is are_linked
+    assert are_linked or [each.stat().st_ctime_ns for each in workload.source_files()] == before
+
+
 def test_of_other_sources_all_files_may_be_read(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
     workload.select(5)
@@ -78,9 +101,11 @@ def test_of_a_store_all_files_are_read(tmp_path: Path) -> None:
 
 
 def test_a_pattern_is_the_files_that_match_it(tmp_path: Path) -> None:
-    for name in ("b.tar", "a.tar", "c.txt"):
+    (tmp_path / "d").mkdir()
+    for name in ("b.tar", "a.tar", "c.txt", "d/e.tar"):
         (tmp_path / name).touch()
     assert all_files(f"{tmp_path}/*.tar") == [tmp_path / "a.tar", tmp_path / "b.tar"]
+    assert all_files(f"{tmp_path}/**/*.tar") == [tmp_path / "a.tar", tmp_path / "b.tar", tmp_path / "d" / "e.tar"]
     assert all_files(tmp_path / "missing.csv") == []
 
 

@@ -117,9 +117,9 @@ def test_without_locks_a_write_is_interrupted_resumed_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
-def _free(nbytes: int) -> Any:
+def _free(nbytes: int, total: int = 10**9) -> Any:
     """Return what `shutil.disk_usage` returns for a disk with `nbytes` bytes free."""
-    return type(shutil.disk_usage("/"))(10**9, 10**9 - nbytes, nbytes)
+    return type(shutil.disk_usage("/"))(total, total - nbytes, nbytes)
 
 
 def test_a_disk_with_too_little_room_is_refused_before_the_second_record_is_read(
@@ -142,6 +142,26 @@ def test_a_disk_with_too_little_room_is_refused_before_the_second_record_is_read
     assert asked == [tmp_path / "deep" / ".s.partial"]
     assert not list((tmp_path / "deep").iterdir())
     assert records.reads == [0]
+
+
+def test_room_is_not_asked_for_where_compression_saves_an_unknown_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = _free(40 * NBYTES - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    settings: dict[str, Any] = {"format": "hdf5", **SETTINGS}
+    with pytest.raises(presave.StoreError, match="s needs about 1,600 bytes more and 1,599 bytes are free there"):
+        presave.write(tmp_path / "s", Numbered(40), **settings)
+    presave.write(tmp_path / "s", Numbered(40), options={"compression": "gzip"}, **settings).close()
+
+
+def test_a_store_is_written_where_the_free_room_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = _free(0, total=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    presave.write(tmp_path / "s", Numbered(40), **SETTINGS).close()
+    fail_at(monkeypatch, os, "fsync", errno.ENOSPC)
+    with pytest.raises(presave.StoreError, match="and an unknown number of bytes are free there; make room"):
+        presave.write(tmp_path / "t", Numbered(40), **SETTINGS)
 
 
 def test_a_continued_write_needs_room_only_for_the_missing_shards(

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import presave
+from presave.shard_formats import hdf5, hdf5_chunks
 from presave.shard_formats.hdf5 import COMPRESSIONS, PLUGIN_FILTERS, Hdf5Column
 
 COUNT = 60
@@ -112,6 +113,32 @@ def test_compressed_rows_and_ranges_are_right_across_chunk_boundaries(
         for place, number in enumerate(numbers):
             assert np.array_equal(got["x"][place], RECORDS[number]["x"])
             assert np.array_equal(got["r"][place], RECORDS[number]["r"])
+
+
+def test_without_the_filter_the_error_says_what_to_install_and_not_that_the_file_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(tmp_path / "s", "gzip").close()
+    monkeypatch.setattr(h5py.h5z, "filter_avail", lambda number: False)
+    said = r"shard-00000\.h5: 'x' is compressed with HDF5 filter 1, which is missing here: pip install 'fair-etl"
+    with presave.open_store(tmp_path / "s") as store, pytest.raises(presave.StoreError, match=said):
+        store[0]
+
+
+@pytest.mark.parametrize("values", [1, 4], ids=["zeros", "random"])
+def test_large_rows_that_would_be_refused_because_they_become_so_small_are_not_compressed(
+    values: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks_read: Counter[tuple[str, int]]
+) -> None:
+    monkeypatch.setattr(hdf5, "MAX_CHUNK_NBYTES", hdf5.CHUNK_NBYTES)
+    monkeypatch.setattr(hdf5_chunks, "MAX_ROW_NBYTES", hdf5.CHUNK_NBYTES - 1)
+    rows = np.random.default_rng(0).integers(0, values, (COUNT, hdf5.CHUNK_NBYTES), np.uint8)
+    records = [{"x": row, "y": number} for number, row in enumerate(rows)]
+    with presave.write(tmp_path / "s", records, format="hdf5", options={"compression": "gzip"}) as store:
+        assert (store.nbytes < rows.nbytes) is (values > 1)
+        gathered = store.gather([7, 3])
+    assert gathered["y"].tolist() == [7, 3]
+    assert (gathered["x"] == rows[[7, 3]]).all()
+    assert {number for name, number in chunks_read if name == "/x"} == {7, 3}
 
 
 def test_uncompressed_data_is_not_read_by_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

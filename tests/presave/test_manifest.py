@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import presave
-from presave.manifest import Shard, StoredFile
+from presave.manifest import Shard, Skipped, StoredFile
 from presave.manifest_file import load_manifest, save_manifest
 from tests.presave.records import Numbered
 
@@ -152,6 +152,31 @@ def test_errors_tell_a_missing_path_from_a_folder_without_a_manifest(tmp_path: P
     (tmp_path / "file").write_text("")
     with pytest.raises(presave.StoreError, match="file is a file; a store is a folder"):
         presave.open_store(tmp_path / "file")
+
+
+SKIPPED = [Skipped(record, "ValueError: damaged") for record in range(1_000)]
+
+
+@pytest.mark.parametrize(
+    ("described", "shards", "advice"),
+    [
+        ({"skipped": tuple(SKIPPED)}, 1, "1,000 skipped records take most of that: leave them out of the source"),
+        (
+            {"provenance": {"skipped": [dataclasses.asdict(each) for each in SKIPPED]}},
+            1,
+            "1,000 skipped records take most of that: leave them out of the source",
+        ),
+        ({"skipped": tuple(SKIPPED[:9])}, 1_000, "write larger shards"),
+        ({"provenance": {"skipped": 9}}, 1_000, "write larger shards"),
+    ],
+    ids=["skipped", "converted", "shards", "another value"],
+)
+def test_a_manifest_that_would_be_too_long_is_refused_with_what_shortens_it(
+    described: dict[str, Any], shards: int, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presave.manifest_file.MAX_MANIFEST_NBYTES", 10_000)
+    with pytest.raises(presave.StoreError, match=rf"manifest\.json would have [\d,]+ bytes; {advice}$"):
+        save_manifest(presave.Manifest("npy", (FIELD,), (Shard(1, (FILE,)),) * shards, **described), tmp_path)
 
 
 @pytest.mark.parametrize("format", [name for name in presave.formats() if name != "pickle"])

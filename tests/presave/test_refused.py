@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,27 @@ def test_without_the_plugins_the_error_says_what_to_install(tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "hdf5plugin", None)
     with pytest.raises(presave.StoreError, match=r"compression 'zstd' needs hdf5plugin: pip install"):
         presave.write(tmp_path / "s", Numbered(1), format="hdf5", options={"compression": "zstd"})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda torch: torch.zeros(3, requires_grad=True), lambda torch: torch.zeros(3, dtype=torch.bfloat16)],
+    ids=["requires grad", "bfloat16"],
+)
+def test_a_tensor_that_numpy_cannot_read_is_named(make: Callable[[Any], Any], tmp_path: Path) -> None:
+    records = [GOOD, {**GOOD, "x": make(pytest.importorskip("torch"))}]
+    with pytest.raises(presave.StoreError, match=r"record 1: field 'x' is not an array \(.*\); make it one, such as"):
+        presave.write(tmp_path / "s", records)
+
+
+@pytest.mark.parametrize("ragged", [(), ("x",)])
+@pytest.mark.parametrize("value", [np.zeros(0, np.uint8), np.zeros((0, 3))], ids=["an axis less", "another dtype"])
+def test_the_error_for_an_empty_value_does_not_advise_what_cannot_help(
+    value: np.ndarray, ragged: tuple[str, ...], tmp_path: Path
+) -> None:
+    with pytest.raises(presave.StoreError, match=r"one dtype and number of axes, as in np\.zeros") as raised:
+        presave.write(tmp_path / "s", [GOOD, {**GOOD, "x": value}], ragged=ragged)
+    assert "ragged=" not in str(raised.value)
 
 
 def test_the_error_for_another_shape_names_the_argument_that_allows_it(tmp_path: Path) -> None:

@@ -33,22 +33,22 @@ def _interrupt(target: Path, records: Any, **settings: Any) -> None:
         presave.write(target, records, progress=interrupt, **{**SETTINGS, **settings})
 
 
-DESCRIBED: dict[str, Any] = {"stage": "resize", "fingerprint": "0123", "provenance": {"source": "photos/"}}
-FIELDS = {"x": "int64 [4]", "y": "int64 []"}
+DESCRIBED: dict[str, Any] = {"stage": "resize", "fingerprint": "0123", "provenance": {"source": "a/", "size": 8}}
 OTHER_PLANS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "format": ({}, {"format": "hdf5"}, "format was 'npy' and is 'hdf5'"),
     "options": (
         {},
         {"format": "hdf5", "options": {"compression": "lzf"}},
-        "format was 'npy' and is 'hdf5'; options was {} and is {'compression': 'lzf'}",
+        "format was 'npy' and is 'hdf5'; in options, compression is new",
     ),
     "shards": ({}, {"shard_nbytes": 20 * NBYTES}, "shard_records was 10 and is 20"),
     "errors": ({}, {"on_error": "skip"}, "on_error was 'raise' and is 'skip'"),
     "number": ({"count": 61}, {}, "records was 60 and is 61"),
-    "fields": ({"ragged": ["x"]}, {}, f"fields was {FIELDS} and is {FIELDS | {'x': 'int64 [*]'}}"),
+    "fields": ({"ragged": ["x"]}, {}, "in fields, x was int64 [4] and is int64 [*]"),
     "stage": ({"stage": "decode"}, {}, "stage was 'resize' and is 'decode'"),
     "fingerprint": ({"fingerprint": "4567"}, {}, "fingerprint was '0123' and is '4567'"),
-    "provenance": ({"provenance": {}}, {}, "provenance was {'source': 'photos/'} and is {}"),
+    "provenance": ({"provenance": {"source": "/data/a", "size": 8}}, {}, "in provenance, source was a/ and is /data/a"),
+    "order": ({"provenance": {"size": 8, "source": "a/"}}, {}, "in provenance, their order"),
 }
 
 
@@ -63,6 +63,16 @@ def test_the_beginning_of_another_store_is_kept_and_the_error_names_the_differen
     assert f".s.partial holds the beginning of another store of that name: {difference}; " in str(raised.value)
     assert bytes_of(tmp_path / ".s.partial") == before
     presave.write(tmp_path / "s", Changed(**DESCRIBED), **SETTINGS).close()
+
+
+def test_the_error_for_another_source_is_short_though_there_are_many_classes(tmp_path: Path) -> None:
+    before, now = (
+        {"source": source, "classes": [f"{source} {number}" for number in range(1_000)]} for source in ("a", "b")
+    )
+    _interrupt(tmp_path / "s", Changed(provenance=before))
+    with pytest.raises(presave.StoreError, match=r"source was a and is b; classes was .*; delete") as raised:
+        presave.write(tmp_path / "s", Changed(provenance=now), **SETTINGS)
+    assert len(str(raised.value)) < 1_500
 
 
 @pytest.mark.parametrize("plan", [b"", b"[]", b"\xff", b"{"], ids=repr)
@@ -145,6 +155,34 @@ def test_records_that_say_what_they_are_read_from_are_not_taken_for_others(was_k
     before, now = ("0.csv", "something that is not known")[:: 1 if was_known else -1]
     with pytest.raises(presave.StoreError, match=f"record 0 was read from {before}, and now it is {now}; delete"):
         presave.write(tmp_path / "s", silent if was_known else saying, **SETTINGS)
+
+
+def _named(name: str, **attributes: Any) -> Changed:
+    return Changed(origin=lambda index: f"{name}/{index}.csv", thread_safe=True, **attributes)
+
+
+def test_records_that_are_read_from_something_else_and_are_the_same_are_read_again_once(tmp_path: Path) -> None:
+    _interrupt(tmp_path / "s", _named("a"))
+    records = _named("b")
+    presave.write(tmp_path / "s", records, **SETTINGS).close()
+    assert sorted(records.reads) == [0, *range(COUNT)]
+
+
+@pytest.mark.parametrize("is_repaired", [True, False])
+def test_records_that_are_read_from_something_else_are_left_out_as_before(is_repaired: bool, tmp_path: Path) -> None:
+    errors = {3: ValueError("damaged")}
+    _interrupt(tmp_path / "s", _named("a", errors=errors), on_error="skip")
+    if is_repaired:
+        with pytest.raises(presave.StoreError, match=r"record 0 was read from a/0\.csv, and now it is b/0\.csv"):
+            presave.write(tmp_path / "s", _named("b"), on_error="skip", **SETTINGS)
+    else:
+        with presave.write(tmp_path / "s", _named("b", errors=errors), on_error="skip", **SETTINGS) as store:
+            assert [each.record for each in store.manifest.skipped] == [3]
+
+
+def test_an_origin_that_is_no_method_is_none_of_the_records(tmp_path: Path) -> None:
+    with presave.write(tmp_path / "s", Changed(origin=(0.0, 1.5))) as store:
+        assert len(store) == COUNT
 
 
 def test_records_that_change_during_the_write_give_no_store(tmp_path: Path) -> None:

@@ -277,6 +277,17 @@ def test_a_store_at_a_relative_path_can_be_unpickled_in_another_working_folder(
     assert pickle.loads(pickled)[3]["label"] == 3
 
 
+def test_a_store_at_a_relative_path_is_read_after_the_working_folder_has_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    with presave.open_store(folder.name) as store:
+        monkeypatch.chdir(folder)
+        assert store[3]["label"] == pickle.loads(pickle.dumps(store))[3]["label"] == 3
+        assert store.identity == {"the content of the store": store.manifest.content}
+        assert str(store.path) == folder.name
+
+
 def test_an_unpickled_store_keeps_its_memory_budget(folder: Path) -> None:
     with presave.open_store(folder, "ram", memory_budget=2 * NEEDED_NBYTES) as store:
         pickled = pickle.dumps(store)

@@ -60,6 +60,8 @@ def test_while_a_process_writes_another_is_refused_and_goes_on_if_it_is_killed(
         for _ in range(2):
             with pytest.raises(presave.StoreError, match=r"another process is writing .*s\[1\] \(in .*\.partial\)"):
                 presave.write(target, Numbered(COUNT), **SETTINGS)
+            with pytest.raises(presave.StoreError, match=r"s\[1\] does not exist yet: a process is writing it \(in "):
+                presave.open_store(target)
         if is_killed:
             process.kill()
             assert process.wait(LIMIT_SECONDS) == -signal.SIGKILL

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl
-from etl.sources import RecordError, csv_rows
+from etl.sources import RecordError, csv_layout, csv_rows
 from etl.sources import labels as csv_labels
 from tests.csv_files import write
 
@@ -49,6 +49,18 @@ def test_columns_are_chosen_by_name_or_number(tmp_path: Path) -> None:
     assert features(etl.Csv(path, label=-1, features=["b"])) == [[2]]
     assert features(etl.Csv(path, label="b")) == [[1, 3]]
     assert "label" not in etl.Csv(path, features=["a"])[0]
+
+
+def test_choosing_many_columns_takes_no_list_of_all_names_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(names: Any) -> str:
+        raise AssertionError("a list of all names was made")
+
+    monkeypatch.setattr(csv_layout, "_quoted", fail)
+    names = [f"x{number}" for number in range(2_000)]
+    path = write(tmp_path, f"{','.join(names)}\n{','.join(map(str, range(2_000)))}\n")
+    assert features(etl.Csv(path, label="x0", features=names[:0:-1])) == [list(range(1_999, 0, -1))]
 
 
 def test_without_a_header_the_first_line_is_a_row_and_columns_are_numbers(tmp_path: Path) -> None:

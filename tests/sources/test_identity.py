@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import etl
 import presave
 from etl.loading import Padding
 from etl.sources import tar_index
+from etl.sources.identity import stamp
 from etl.sources.idx import write_idx
 from tests import csv_files, tar_files
 
@@ -153,6 +155,40 @@ def test_an_interrupted_write_goes_on_over_a_file_that_it_had_not_read(kind: str
     with presave.open_store(tmp_path / "store") as store:
         for index in range(COUNT):
             assert np.array_equal(store[index]["features"], source[index]["features"])
+
+
+def _link(file: Path) -> None:
+    """Change the time at which the inode of a file was changed."""
+    file.with_name("link").hardlink_to(file)
+    file.with_name("link").unlink()
+
+
+def _copy(file: Path) -> None:
+    os.replace(shutil.copy(file, file.with_name("copy")), file)
+
+
+@pytest.mark.parametrize("kind", ["images", "sequences"])
+@pytest.mark.parametrize("change", [_link, os.utime, _copy], ids=["linked", "touched", "copied"])
+def test_a_write_goes_on_over_files_with_other_times_and_the_same_content(
+    change: Callable[[Path], object], kind: str, tmp_path: Path
+) -> None:
+    path = KINDS[kind](tmp_path)
+    files = [each for each in path.rglob("*") if each.is_file()]
+
+    def change_in_the_middle(progress: presave.Progress) -> None:
+        if progress.records == COUNT // 2:
+            for file in files:
+                change(file)
+
+    _begin(tmp_path / "store", _open(path))
+    change(_file(path))
+    _write(tmp_path / "store", _open(path), progress=change_in_the_middle)
+    assert presave.verify(tmp_path / "store") == []
+
+
+def test_a_file_is_the_same_if_its_file_system_has_numbered_it_anew() -> None:
+    files: list[Any] = [SimpleNamespace(st_size=40, st_mtime_ns=1, st_ctime_ns=2, st_ino=number) for number in (3, 4)]
+    assert stamp(files[0]) == stamp(files[1])
 
 
 @pytest.mark.parametrize("kind", ["images", "sequences"])

@@ -82,9 +82,17 @@ def test_shards_come_from_a_folder_a_pattern_or_a_list(tmp_path: Path) -> None:
     assert chosen.describe(2) == "b.tar: 0005.jpg"
 
 
-def test_classes_are_given_or_the_lines_of_a_file_beside_the_shards(tmp_path: Path) -> None:
+def test_two_stars_in_a_pattern_are_any_number_of_folders(tmp_path: Path) -> None:
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    for name, first in (("a.tar", 0), ("x/b.tar", 2), ("x/y/c.tar", 4)):
+        numbered(tmp_path / name, first, 2)
+    assert [label for _, label in contents(etl.Tar(tmp_path / "**" / "*.tar"))] == list(range(6))
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "byte order mark"])
+def test_classes_are_given_or_the_lines_of_a_file_beside_the_shards(mark: str, tmp_path: Path) -> None:
     path = write(tmp_path / "s.tar", PAIRS)
-    (tmp_path / "classes.txt").write_text("cat\nrain frog\ndog\nowl\n")
+    (tmp_path / "classes.txt").write_text(f"{mark}cat\nrain frog\ndog\nowl\n")
     assert etl.Tar(path).classes == ["cat", "rain frog", "dog", "owl"]
     assert etl.Tar(path, classes=list("abcde")).classes == list("abcde")
     with pytest.raises(ValueError, match=r"s\.tar: a/0001\.jpg has label 3, and there are 2 classes"):

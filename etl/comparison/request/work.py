@@ -274,4 +274,6 @@ def all_files(path: str | Path) -> list[Path]:
     found = Path(path)
     if found.is_dir():
         return files_below(found)
-    return [found] if found.exists() else sorted(Path(each) for each in glob.glob(str(path)))  # noqa: PTH207 - as the source reads it
+    if found.exists():
+        return [found]
+    return sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - as the source reads it

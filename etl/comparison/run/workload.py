@@ -173,8 +173,13 @@ class Workload(Work):
         return True
 
     def link_records(self) -> None:
-        """Make a folder with links to the files of the selected records, if they are some files of a folder."""
-        if not isinstance(self.source, ImageFolder) or not self.is_partial or self.link_folder.exists():
+        """Make a folder with links to the files of the selected records, if they are some files of a folder.
+
+        Nothing is made unless a user's code can see it, because a link changes the time of change of its file.
+        """
+        has_users_code = self.settings.step is not None or any(each.is_foreign for each in self.candidates())
+        is_part_of_folder = isinstance(self.source, ImageFolder) and self.is_partial
+        if not has_users_code or not is_part_of_folder or self.link_folder.exists():
             return
         for file in self.source_files():
             link = self.link_folder / file.relative_to(self.source.root)

@@ -41,7 +41,7 @@ WITHOUT_EFFECT = (
     "check_epoch",
     "stages",
 )
-# Files whose size and time of change identify a source: so many at most, evenly chosen.
+# Files whose size and time of modification identify a source: so many at most, evenly chosen.
 STAT_FILES = 1_000
 
 
@@ -134,7 +134,8 @@ def _python(interpreter: str) -> list[str]:
     return [str(path), stamp(path.stat()), *sorted(map(str, packages))]
 
 
-def _files(workload: Workload) -> list[tuple[str, str]]:
+def _files(workload: Workload) -> list[tuple[str, int, int]]:
     files = workload.source_files()
-    chosen = files[:: max(1, -(-len(files) // STAT_FILES))]
-    return [(str(each), stamp(each.stat())) for each in chosen]
+    chosen = [(each, each.stat()) for each in files[:: max(1, -(-len(files) // STAT_FILES))]]
+    # Not the time of change of the inode: links to the file, which a comparison makes, change that.
+    return [(str(each), status.st_size, status.st_mtime_ns) for each, status in chosen]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -23,6 +24,16 @@ def test_a_result_is_that_of_the_code_below_a_decorator(tmp_path: Path, monkeypa
     before = cache.path(workload, mine, [0, 1])
     code.write_text(f"{code.read_text()}# changed\n")
     assert cache.path(workload, mine, [0, 1]) not in (before, None)
+
+
+def test_a_result_is_that_of_files_that_were_not_written_since(tmp_path: Path) -> None:
+    workload, cache = make_workload(tmp_path), Cache(str(tmp_path / "cache"))
+    raw = workload.candidates()[0]
+    before = cache.path(workload, raw, [0, 1])
+    (tmp_path / "link").hardlink_to(tmp_path / "table.csv")  # as a comparison does it
+    assert cache.path(workload, raw, [0, 1]) == before
+    os.utime(tmp_path / "table.csv", ns=(0, 0))
+    assert cache.path(workload, raw, [0, 1]) != before
 
 
 def test_a_result_is_that_of_the_packages_of_another_python(tmp_path: Path) -> None:
