@@ -280,6 +280,14 @@ def test_files_that_the_kernel_does_not_report_on_are_in_the_evidence() -> None:
     assert found.evidence.endswith("mincore, which does not report on 40 files that belong to another user")
 
 
+def test_unknown_files_of_a_source_are_in_the_evidence() -> None:
+    unknown = "the files that my_data:dataset reads are unknown, and were neither read nor checked"
+    assert unknown not in checks(evidence())["cache"].evidence
+    found = checks(evidence(), asked(source="my_data:dataset"))["cache"]
+    assert found.held is True
+    assert found.evidence.endswith(unknown)
+
+
 def test_copies_that_a_loader_of_the_user_may_keep_are_in_the_evidence() -> None:
     unseen = "copies that a loader keeps outside the source and its own folder cannot be seen"
     assert unseen not in checks(evidence())["cache"].evidence

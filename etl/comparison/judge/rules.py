@@ -283,6 +283,8 @@ def _cache(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> 
     if unreported:
         files = counted(unreported, "file that belongs", "files that belong")
         seen += f", which does not report on {files} to another user"
+    if conditions.settings.has_unknown_files:
+        seen += f"; the files that {conditions.settings.title} reads are unknown, and were neither read nor checked"
     if any(each.is_foreign for each in evidence.values()):
         seen += "; copies that a loader keeps outside the source and its own folder cannot be seen"
     return seen, broken
