@@ -288,6 +288,13 @@ def test_unknown_files_of_a_source_are_in_the_evidence() -> None:
     assert found.evidence.endswith(unknown)
 
 
+def test_a_loader_that_may_have_read_unknown_files_leaves_the_rule_unchecked() -> None:
+    found = checks(replace(evidence(is_foreign=True), has_unknown_files=True))["cache"]
+    assert (found.held, found.broken_by) == (None, {})
+    assert "; the files of photographs, all of which other may read, are too many" in found.evidence
+    assert checks(replace(MISPLACED, has_unknown_files=True))["cache"].held is False
+
+
 def test_copies_that_a_loader_of_the_user_may_keep_are_in_the_evidence() -> None:
     unseen = "copies that a loader keeps outside the source and its own folder cannot be seen"
     assert unseen not in checks(evidence())["cache"].evidence

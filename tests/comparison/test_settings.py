@@ -84,7 +84,7 @@ def test_a_wrong_setting_is_named_with_what_there_is(settings: dict[str, Any], m
 
 
 @pytest.mark.parametrize(
-    ("source", "name"), [("my_data:dataset", None), ("lmdb://photos.lmdb", None), ("pickled:1/dataset.pickle", "Numbers")]
+    ("source", "name"), [("my_data:dataset", None), ("lmdb://photos.lmdb", None), ("pickled:1/data.pickle", "Numbers")]
 )
 def test_a_source_whose_files_are_unknown_cannot_be_read_cold(source: str, name: str | None) -> None:
     message = f"^--cache cold: which files {re.escape(name or source)} reads is unknown, so they cannot be dropped"

@@ -51,6 +51,8 @@ class Evidence:
         The threads that it was given.
     writing : WrittenStore or None
         The cost of its store; None if it reads none.
+    has_unknown_files : bool
+        True if it may have read files whose cache state was not checked.
     """
 
     is_presaved: bool
@@ -62,6 +64,7 @@ class Evidence:
     samples: Mapping[int, Sample]
     parts: Parts
     writing: WrittenStore | None
+    has_unknown_files: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,10 @@ class FairnessConditions:
 
 
 def check_rules(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> list[Check]:
-    """Check every rule, in order, and return the results. `held` is None for a rule that was switched off."""
+    """Check every rule, in order, and return the results.
+
+    `held` is None for a rule that was switched off, or that could not be checked for all strategies.
+    """
     checkers = {
         "samples": _samples,
         "compute": _compute,
@@ -109,7 +115,9 @@ def check_rules(evidence: Mapping[str, Evidence], conditions: FairnessConditions
             continue
         seen, broken_by = checkers[rule](evidence, conditions)
         claims = conditions.rounds >= MIN_ROUNDS and _throttled(evidence) <= THROTTLED_LIMIT
-        held = not broken_by and (claims or rule != "noise")
+        held: bool | None = not broken_by and (claims or rule != "noise")
+        if held and rule == "cache" and _with_unknown_files(evidence):
+            held = None
         checks.append(Check(rule, title, held, seen, broken_by))
     return checks
 
@@ -285,9 +293,15 @@ def _cache(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> 
         seen += f", which does not report on {files} to another user"
     if conditions.settings.has_unknown_files:
         seen += f"; the files that {conditions.settings.title} reads are unknown, and were neither read nor checked"
+    if unknown := " and ".join(_with_unknown_files(evidence)):
+        seen += f"; the files of {conditions.settings.title}, all of which {unknown} may read, are too many"
     if any(each.is_foreign for each in evidence.values()):
         seen += "; copies that a loader keeps outside the source and its own folder cannot be seen"
     return seen, broken
+
+
+def _with_unknown_files(evidence: Mapping[str, Evidence]) -> list[str]:
+    return [name for name, each in evidence.items() if each.has_unknown_files]
 
 
 def _cost(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:  # noqa: ARG001

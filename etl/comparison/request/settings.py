@@ -196,8 +196,8 @@ class Settings(Conditions):
                 )
         if self.cache == "cold" and self.has_unknown_files:
             raise ValueError(
-                f"--cache cold: which files {self.title} reads is unknown, so they cannot be dropped from the page cache; "
-                "give the path of the data, or compare with --cache warm"
+                f"--cache cold: which files {self.title} reads is unknown, so they cannot be dropped from the page "
+                "cache; give the path of the data, or compare with --cache warm"
             )
         for scenario in self.what_if:
             WhatIf.parse(scenario).check(is_cold=self.cache == "cold")
