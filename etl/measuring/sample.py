@@ -230,7 +230,7 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
     Raises
     ------
     ValueError
-        If an epoch has no batches.
+        If an epoch has no batches, or another number of records than the one before.
     """
     with PeakMemory() as memory:
         resident = first_copies(loading, recipe.has_one_layout)
@@ -265,6 +265,7 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
                     outside += epochs.begin()
                     timed.append(run_epoch(epochs, compute.step, waits, recipe.start_up))
             read = read_nbytes() - read
+        _check_counts(timed, recipe)
         last = timed[-1]
         transfer = _transfer(compute, last.start_up)  # now, since every step from here on replaces what is known of it
         # Pages that are missing now say nothing about these epochs: the kernel may drop pages of any file at any time.
@@ -300,6 +301,17 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
         transfer=transfer,
         walls=[each.wall.total for each in timed],
     )
+
+
+def _check_counts(timed: Sequence[EpochTimes], recipe: Recipe) -> None:
+    """Raise `ValueError` unless the epochs are equally long: their times are averaged, and the first one is counted.
+
+    As many batches of a part of an epoch may have fewer records, since incomplete ones come in any order.
+    """
+    unit = "records" if recipe.batches is None else "batches"
+    counts = [each.samples if recipe.batches is None else each.batches for each in timed]
+    if len(set(counts)) > 1:
+        raise ValueError(f"its epochs have different numbers of {unit}: {', '.join(map(str, counts))}")
 
 
 def first_copies(loading: MeasuredLoader, has_one_layout: bool = False) -> list[Any]:

@@ -133,6 +133,25 @@ def test_a_loader_without_batches_is_an_error() -> None:
         take_sample(loading, Recipe())
 
 
+@pytest.mark.parametrize(
+    ("batches", "message"), [(None, "records: 24, 20"), (BATCHES, "batches: 6, 5"), (BATCHES - 1, "")]
+)
+def test_epochs_of_different_lengths_are_an_error(batches: int | None, message: str) -> None:
+    class Shrinking:
+        epochs = 0
+
+        def __iter__(self) -> Iterator[np.ndarray]:
+            self.epochs += 1
+            return iter([np.zeros((4, 2))] * (BATCHES + 1 - self.epochs))
+
+    loading = MeasuredLoader(Shrinking, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    if message:
+        with pytest.raises(ValueError, match=f"its epochs have different numbers of {message}$"):
+            take_sample(loading, Recipe(batches, epochs=2))
+    else:
+        assert take_sample(loading, Recipe(batches, epochs=2)).epoch.batches == batches
+
+
 def test_what_is_in_no_part_of_the_wall_time_is_unexplained() -> None:
     sample = make_sample(wall=Split(0.05, 0.20), harness=0.004)  # 10 batches; stalls and steps take 0.1 s each
     assert sample.unexplained == pytest.approx(0.01 / 0.25)
