@@ -225,7 +225,8 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
     """Take one sample of all metrics.
 
     The batches that compute is warmed up and timed with come from a loader of its own, which is closed before the timed
-    one is made. So no epoch is abandoned before the timed one, and no loader that reads ahead gets a start.
+    one is made. So no epoch is abandoned before the timed one, and no loader that reads ahead gets a start. Loading alone
+    comes last: a loader that keeps records in its process would begin the timed epoch with them.
 
     Raises
     ------
@@ -238,21 +239,6 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
         for _ in range(WARM_UP_STEPS):
             compute.step(resident[0])
     outside = 0
-    etl_alone: EpochTimes | None = None
-    etl_cpu: float | None = None
-    cached: CachedEpoch | None = None
-    if recipe.etl_alone:
-        with Epochs(loading, recipe.batches) as epochs:
-            outside += epochs.prepare()
-            begin_together(loading)
-            etl_cpu = -cpu_seconds()
-            etl_alone = run_epoch(epochs, None, start_up=recipe.start_up)
-            etl_cpu += cpu_seconds()
-            if loading.is_cold and loading.can_rewind and loading.meeting is None:
-                epochs.rewind()
-                cached_cpu = -cpu_seconds()
-                again = run_epoch(epochs, None, start_up=recipe.start_up)
-                cached = CachedEpoch(again.wall, cached_cpu + cpu_seconds())
     before = probe_speed()
     with Epochs(loading, recipe.batches) as epochs:
         outside += epochs.prepare()
@@ -274,6 +260,21 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
     after = probe_speed()
     with BusyThreads() as computing:
         compute_alone = _compute_alone(compute.step, resident, loading, recipe.compute_seconds)
+    etl_alone: EpochTimes | None = None
+    etl_cpu: float | None = None
+    cached: CachedEpoch | None = None
+    if recipe.etl_alone:
+        with Epochs(loading, recipe.batches) as epochs:
+            outside += epochs.prepare()
+            begin_together(loading)
+            etl_cpu = -cpu_seconds()
+            etl_alone = run_epoch(epochs, None, start_up=recipe.start_up)
+            etl_cpu += cpu_seconds()
+            if loading.is_cold and loading.can_rewind and loading.meeting is None:
+                epochs.rewind()
+                cached_cpu = -cpu_seconds()
+                again = run_epoch(epochs, None, start_up=recipe.start_up)
+                cached = CachedEpoch(again.wall, cached_cpu + cpu_seconds())
     return Sample(
         epoch=EpochMetrics.mean([each.metrics for each in timed]),
         etl_alone=None if etl_alone is None else etl_alone.wall,

@@ -55,8 +55,8 @@ FIRST_LOOK = [MADE, EPOCH, CLOSED, *[STEP] * WARM_UP_STEPS]
     [
         # Nothing of the timed loader runs before its epoch.
         ({}, [MADE, EPOCH, *[STEP] * BATCHES, CLOSED]),
-        # Loading alone has a loader of its own.
-        ({"etl_alone": True}, [MADE, EPOCH, CLOSED, MADE, EPOCH, STEP]),
+        # Loading alone has a loader of its own, and comes last, after compute: it leaves nothing to the timed epoch.
+        ({"etl_alone": True}, [MADE, EPOCH, *[STEP] * BATCHES, CLOSED, STEP, MADE, EPOCH, CLOSED]),
         # Short epochs are repeated without a pause.
         ({"epochs": 3}, [MADE, *[EPOCH, *[STEP] * BATCHES] * 3, CLOSED]),
         # The loader of each cold epoch is made when its files are out of memory.
