@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping
 
 from etl.comparison.judge.report import ReportData, StrategyResult
@@ -14,6 +15,9 @@ from etl.units import bounds, counted, nbytes, seconds
 
 # A smaller difference is not worth a change, even if it is real.
 NEGLIGIBLE = 0.02
+# First batches that take so many times as long as the others, and such a share of the epoch, are not those of workers
+# that start: perhaps all records are loaded before them.
+SLOW_START, SLOW_START_SHARE = 5.0, 0.1
 
 
 def recommend(report: ReportData, ratios: Mapping[tuple[str, str], Interval], source: str) -> list[str]:
@@ -194,6 +198,12 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
             "as --epoch-batches says" if work.settings.epoch_batches is not None else "it cannot be given fewer records"
         )
         yield f"{name}: {taken} measured: {reason}."
+    slower = _slow_start(measured, candidate)
+    if slower > SLOW_START:
+        yield (
+            f"{name}: its first batches took {slower:.0f} times as long as the others, which counts once. If it loads "
+            "all records before them, its time is too low: compare with --check-epoch."
+        )
     given = measured.threads(candidate).compute
     threads = {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
     if threads:
@@ -206,6 +216,21 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
     if check.printed_lines:
         lines = "a line" if check.printed_lines == 1 else f"{check.printed_lines:,} lines, the first of them"
         yield f"{name} printed to standard output, which takes time and is not shown: {lines}: {check.first_printed}"
+
+
+def _slow_start(measured: Measurements, candidate: Candidate) -> float:
+    """Return how many times as long as the others the first batches took.
+
+    Return 0 if that takes little of the epoch, or is not scaled: a loader that gets all records may load them at once.
+    """
+    if measured.scale.measured >= measured.scale.records or candidate in measured.work.gets_all:
+        return 0.0
+    epochs = [each.epoch for each in measured.samples[candidate].values() if each.epoch.batches > each.epoch.start_up]
+    if not epochs or statistics.median(each.wall.first / each.wall.total for each in epochs) < SLOW_START_SHARE:
+        return 0.0
+    return statistics.median(
+        (each.wall.first / each.start_up) / (each.wall.rest / (each.batches - each.start_up)) for each in epochs
+    )
 
 
 def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
