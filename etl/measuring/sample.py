@@ -255,7 +255,7 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
         last = timed[-1]
         transfer = _transfer(compute, last.start_up)  # now, since every step from here on replaces what is known of it
         # Pages that are missing now say nothing about these epochs: the kernel may drop pages of any file at any time.
-        affinity, threads = sorted(os.sched_getaffinity(0)), _compute_threads()
+        affinity, threads = sorted(os.sched_getaffinity(0)), torch_threads()
     # The loader is closed, so nothing else runs beside compute, or beside a probe.
     after = probe_speed()
     with BusyThreads() as computing:
@@ -373,7 +373,7 @@ def _harness_seconds(batch: Any, nothing: Step) -> float:
     return (wall.total - stall.total - compute.total) / times.batches
 
 
-def _compute_threads() -> int:
+def torch_threads() -> int:
     """Return torch's compute threads in this process; 0 if it has not loaded torch."""
     torch = sys.modules.get("torch")
     return 0 if torch is None else int(torch.get_num_threads())

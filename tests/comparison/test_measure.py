@@ -67,6 +67,23 @@ def test_an_untimed_epoch_tells_what_a_loader_takes(tmp_path: Path) -> None:
     assert (seen.device, seen.compute_seconds, seen.reshuffles) == ("none", {}, None)
 
 
+def test_an_untimed_epoch_tells_the_threads_that_a_loader_sets(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Sets(Keeps):
+        def __iter__(self) -> Iterator[np.ndarray]:
+            torch.set_num_threads(before + 1)
+            return super().__iter__()
+
+    before = torch.get_num_threads()
+    loading = MeasuredLoader(Sets, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    try:
+        seen = check_epoch(loading, None, trains=True, arrays_file=str(tmp_path / "arrays.npz"))
+        assert seen.torch_threads == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(("again", "epochs", "reshuffles"), [("", 1, None), ("begun", 2, None), ("whole", 2, False)])
 def test_a_second_epoch_is_looked_at_if_asked_for(
     again: str, epochs: int, reshuffles: bool | None, tmp_path: Path

@@ -241,6 +241,14 @@ def test_losses_of_another_python_may_differ_slightly_and_those_of_this_one_may_
     assert next(each for each in first if each.rule == "compute").broken_by.keys() == {"other"}
 
 
+def test_losses_of_a_loader_that_sets_the_threads_may_differ_slightly() -> None:
+    other = evidence(is_foreign=True, score=2.26, torch_threads=1)
+    found = checks(other)["compute"]
+    assert found.held is True
+    assert found.evidence.endswith("bit for bit with as many threads, within 1% with others")
+    assert_broken("compute", "its loss is 3.0", checks(replace(other, check=replace(other.check, score=3.0))))
+
+
 def test_losses_that_all_diverged_are_equal() -> None:
     diverged = evidence(score=float("nan"))
     found = check_rules({"raw": diverged, "other": diverged}, CONDITIONS)

@@ -29,8 +29,8 @@ RULES = {
     "loaded": "Loaded means readable at memory speed: every page of a batch is read while loading is timed",
     "sum": "The sum adds up: wall time is compute, interference, stall and harness",
 }
-# Relative. A GPU adds numbers in a different order each time, and so may another version of torch, so that losses
-# differ slightly.
+# Relative. A GPU adds numbers in a different order each time, and so may another version of torch or another number of
+# threads, so that losses differ slightly.
 DEVICE_SCORE_TOLERANCE = 1e-2
 # A strategy may seem to use more than its CPUs by this share: CPU time is counted in ticks, and is not read at the same
 # moment as wall time.
@@ -199,6 +199,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
         compared_with = reference if each.is_foreign else own
         other = evidence[compared_with]
         adds_alike = not on_device and each.shares_python and other.shares_python
+        adds_alike = adds_alike and each.check.torch_threads == other.check.torch_threads
         tolerance = 0.0 if adds_alike else DEVICE_SCORE_TOLERANCE
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
@@ -212,6 +213,8 @@ def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
         exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}"
     elif not all(each.shares_python for each in evidence.values()):
         exactly = f"bit for bit in one Python, within {DEVICE_SCORE_TOLERANCE:.0%} of that in another"
+    elif len({each.check.torch_threads for each in evidence.values()}) > 1:
+        exactly = f"bit for bit with as many threads, within {DEVICE_SCORE_TOLERANCE:.0%} with others"
     if first.check.score is None:
         what = "the model" if infers else "the user's step"
         missing = "its outputs are no tensors" if infers else "it returns no loss"
