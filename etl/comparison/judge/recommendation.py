@@ -204,10 +204,9 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
             f"{name}: its first batches took {slower:.0f} times as long as the others, which counts once. If it loads "
             "all records before them, its time is too low: compare with --check-epoch."
         )
-    given = measured.threads(candidate).compute
-    threads = {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
+    threads = _threads_set(measured, candidate)
     if threads:
-        yield f"{name} set the compute threads to {threads.pop()}; it was given {given}."
+        yield f"{name} set the compute threads to {threads.pop()}; it was given {measured.threads(candidate).compute}."
     check = measured.checks[candidate]
     left = check.left_behind
     if left:
@@ -216,6 +215,12 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
     if check.printed_lines:
         lines = "a line" if check.printed_lines == 1 else f"{check.printed_lines:,} lines, the first of them"
         yield f"{name} printed to standard output, which takes time and is not shown: {lines}: {check.first_printed}"
+
+
+def _threads_set(measured: Measurements, candidate: Candidate) -> set[int]:
+    """Return the numbers of compute threads that were not those that a user's loader was given."""
+    given = measured.threads(candidate).compute
+    return {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
 
 
 def _slow_start(measured: Measurements, candidate: Candidate) -> float:
@@ -238,18 +243,20 @@ def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
     tried = {CpuSplit(each.compute_threads, each.loading_threads): each for each in splits_of(measured, candidate)}
     threads = measured.threads(candidate)
     taken = tried.pop(threads, None)
-    if taken is None:
+    if taken is None or (candidate.is_foreign and _threads_set(measured, candidate)):
         return
     kind = "worker processes" if candidate.worker_processes else "loading threads"
-    runs = f"{measured.name(candidate)} runs with {_split(threads)} compute threads + {kind}"
+    runs, fastest = f"{_split(threads)} compute threads + {kind}", "split"
+    if candidate.is_foreign:
+        runs, fastest = counted(threads.compute, "compute thread", "compute threads"), "number"
     others = ", ".join(f"{_split(split)} {seconds(each.epoch_seconds)}" for split, each in tried.items())
     cpus = measured.work.cpus
     is_shared = threads.compute + threads.loading > cpus
     yield (
-        f"{runs}{f', which share the CPUs ({cpus})' if is_shared else ''}: the fastest split in short "
-        f"trials, with {seconds(taken.epoch_seconds)} per epoch; others: {others}."
+        f"{measured.name(candidate)} runs with {runs}{f', which share the CPUs ({cpus})' if is_shared else ''}: the "
+        f"fastest {fastest} in short trials, with {seconds(taken.epoch_seconds)} per epoch; others: {others}."
     )
 
 
 def _split(threads: CpuSplit) -> str:
-    return f"{threads.compute} + {threads.loading}"
+    return f"{threads.compute} + {threads.loading}" if threads.loading else str(threads.compute)

@@ -128,13 +128,16 @@ class Workload(Work):
         compute is simulated, which takes no CPU, there is one compute thread, and all CPUs for loading come first. One
         thread loads from a source that is not thread-safe. A strategy that does not load ahead has one split: it
         computes with all CPUs, or with `plain_compute_threads` if they were faster. So has a candidate whose settings
-        name its threads.
+        name its threads. How a user's loader loads is unknown: beside it, compute on the CPUs may have fewer threads.
         """
         compute = candidate.setting("compute_threads")
         if compute is not None:
             return [CpuSplit(compute, candidate.setting("loading_threads", 0))]
-        if not candidate.is_ahead or self.prefetch_size(candidate) == 0:
-            return [CpuSplit(self.plain_compute_threads or self.cpus, 0)]
+        if candidate.is_foreign or not candidate.is_ahead or self.prefetch_size(candidate) == 0:
+            counts = [self.plain_compute_threads or self.cpus]
+            if candidate.is_foreign and self.settings.simulated_seconds is None and not self.is_on_device:
+                counts += self.compute_counts()
+            return [CpuSplit(each, 0) for each in dict.fromkeys(counts)]
         found = CpuSplit.usual(self.cpus)
         *_, all_but_one_load, all_shared = found
         if self.is_on_device:
