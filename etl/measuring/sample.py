@@ -225,8 +225,8 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
     """Take one sample of all metrics.
 
     The batches that compute is warmed up and timed with come from a loader of its own, which is closed before the timed
-    one is made. So no epoch is abandoned before the timed one, and no loader that reads ahead gets a start. Loading alone
-    comes last: a loader that keeps records in its process would begin the timed epoch with them.
+    one is made. So no epoch is abandoned before the timed one, and no loader that reads ahead gets a start. Loading
+    alone comes last: a loader that keeps records in its process would begin the timed epoch with them.
 
     Raises
     ------
