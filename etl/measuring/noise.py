@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from .process_tree import cpu_seconds
+from .process_tree import children, cpu_seconds
 from .values import JsonValues
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class ProbeSeconds(JsonValues):
 # are told by their CPU time.
 # On a quiet machine, the clock changes in steps of a sixth, and a copy takes up to 1.6 times as long as the quickest.
 MAX_SLOWDOWN = ProbeSeconds(cpu=1.25, memory=1.75)
-# It was 0 in nearly all quiet seconds; a tick more or less in a sample of half a second is 1%.
+# It was 0 in nearly all quiet seconds.
 MAX_STEAL = 0.02
-# Own time that is counted in ticks, and services of the system, are up to 1.2%; one busy neighbour takes 42% or more.
+# Services of the system are up to 1.2%; one busy neighbour takes 42% or more.
 MAX_OTHER_PROCESSES = 0.05
 # More of the wall time than this is in none of its parts if the loop lost its CPU between two readings of the clock.
 MAX_UNEXPLAINED = 0.01
@@ -83,6 +83,8 @@ class CpuTimes:
 
 class NoiseWatch:
     """A context manager that measures how the CPUs that this process may use were shared during the block.
+
+    The system counts in ticks of 10 ms. What that leaves unsure is not taken for noise.
 
     Attributes
     ----------
@@ -115,10 +117,12 @@ class NoiseWatch:
         self.own_seconds = own - self._own
         total = system.total - self._system.total
         if total > 0:
-            self.steal = (system.steal - self._system.steal) / total
+            # User and system time are cut to ticks at both ends: of the CPUs, and of each child that still runs.
+            tick = 1 / os.sysconf("SC_CLK_TCK")
+            unsure = (4 + 2 * len(children())) * tick
             others = system.busy - self._system.busy - self.own_seconds
-            # The system counts in ticks, which are coarse for a short block.
-            self.other_processes = max(0.0, others / total)
+            self.steal = max(0.0, system.steal - self._system.steal - tick) / total
+            self.other_processes = max(0.0, others - unsure) / total
 
 
 class ThrottleWatch:

@@ -81,7 +81,7 @@ class PeakMemory:
     def _look(self, lists_maps: bool) -> None:
         with self._looking:
             total, own, file_pages = 0, os.getpid(), {}
-            for pid in (own, *(child.pid for child in _children())):
+            for pid in (own, *(child.pid for child in children())):
                 with contextlib.suppress(OSError):  # it ended after it was listed
                     status = _values(f"/proc/{pid}/status")
                     if "RssAnon" not in status:  # it has just ended
@@ -115,7 +115,7 @@ def cpu_seconds() -> float:
     # Unlike os.times, getrusage does not count in ticks.
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
-    for child in _children():
+    for child in children():
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
             times = child.cpu_times()
             seconds += times.user + times.system + times.children_user + times.children_system
@@ -125,7 +125,7 @@ def cpu_seconds() -> float:
 def read_nbytes() -> int:
     """Return the bytes that this process and its children have read through system calls, without mapped files."""
     total = 0
-    for process in ("self", *(child.pid for child in _children())):
+    for process in ("self", *(child.pid for child in children())):
         with contextlib.suppress(OSError):  # it has ended
             total += _values(f"/proc/{process}/io")["rchar"]
     return total
@@ -135,7 +135,7 @@ def children_nbytes() -> int:
     """Return the resident bytes that the children of this process have besides its own, shared memory counted once."""
     own = _value("status", "RssShmem") - _value("smaps_rollup", "Pss_Shmem")
     total = -own * 1024
-    for child in _children():
+    for child in children():
         with contextlib.suppress(psutil.NoSuchProcess):  # it ended after it was listed
             total += child.memory_full_info().pss
     return max(0, total)
@@ -147,7 +147,7 @@ def mapped_nbytes() -> dict[str, int]:
     What several of them have of a file counts once. What others have of it, such as other ranks, takes nothing off.
     Files in shared memory are left out: they count as shared memory.
     """
-    return _mapped_nbytes((os.getpid(), *(child.pid for child in _children())))
+    return _mapped_nbytes((os.getpid(), *(child.pid for child in children())))
 
 
 def _mapped_nbytes(pids: Iterable[int]) -> dict[str, int]:
@@ -214,7 +214,7 @@ def started_processes() -> list[psutil.Process]:
 
     In a session of a server, these include daemons, whose parents have ended.
     """
-    found = {each.pid: each for each in _children()}
+    found = {each.pid: each for each in children()}
     if MARK in os.environ:
         found |= {each.pid: each for each in marked_processes(os.environ[MARK])}
     excluded = {os.getpid(), os.getppid()}
@@ -239,7 +239,8 @@ def command_of(process: psutil.Process) -> str:
         return "a process that has ended"
 
 
-def _children() -> list[psutil.Process]:
+def children() -> list[psutil.Process]:
+    """Return the running processes below this one."""
     return psutil.Process().children(recursive=True)
 
 

@@ -225,12 +225,13 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
     """Take one sample of all metrics.
 
     The batches that compute is warmed up and timed with come from a loader of its own, which is closed before the timed
-    one is made. So no epoch is abandoned before the timed one, and no loader that reads ahead gets a start.
+    one is made. So no epoch is abandoned before the timed one, and no loader that reads ahead gets a start. Loading
+    alone comes last: a loader that keeps records in its process would begin the timed epoch with them.
 
     Raises
     ------
     ValueError
-        If an epoch has no batches.
+        If an epoch has no batches, or another number of records than the one before.
     """
     with PeakMemory() as memory:
         resident = first_copies(loading, recipe.has_one_layout)
@@ -238,6 +239,27 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
         for _ in range(WARM_UP_STEPS):
             compute.step(resident[0])
     outside = 0
+    before = probe_speed()
+    with Epochs(loading, recipe.batches) as epochs:
+        outside += epochs.prepare()
+        with WaitWatch() as waits:
+            read = read_nbytes()
+            begin_together(loading)
+            with NoiseWatch() as noise:
+                timed = [run_epoch(epochs, compute.step, waits, recipe.start_up)]
+                for _ in range(1, recipe.epochs):
+                    outside += epochs.begin()
+                    timed.append(run_epoch(epochs, compute.step, waits, recipe.start_up))
+            read = read_nbytes() - read
+        _check_counts(timed, recipe)
+        last = timed[-1]
+        transfer = _transfer(compute, last.start_up)  # now, since every step from here on replaces what is known of it
+        # Pages that are missing now say nothing about these epochs: the kernel may drop pages of any file at any time.
+        affinity, threads = sorted(os.sched_getaffinity(0)), torch_threads()
+    # The loader is closed, so nothing else runs beside compute, or beside a probe.
+    after = probe_speed()
+    with BusyThreads() as computing:
+        compute_alone = _compute_alone(compute.step, resident, loading, recipe.compute_seconds)
     etl_alone: EpochTimes | None = None
     etl_cpu: float | None = None
     cached: CachedEpoch | None = None
@@ -253,26 +275,6 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
                 cached_cpu = -cpu_seconds()
                 again = run_epoch(epochs, None, start_up=recipe.start_up)
                 cached = CachedEpoch(again.wall, cached_cpu + cpu_seconds())
-    before = probe_speed()
-    with Epochs(loading, recipe.batches) as epochs:
-        outside += epochs.prepare()
-        with WaitWatch() as waits:
-            read = read_nbytes()
-            begin_together(loading)
-            with NoiseWatch() as noise:
-                timed = [run_epoch(epochs, compute.step, waits, recipe.start_up)]
-                for _ in range(1, recipe.epochs):
-                    outside += epochs.begin()
-                    timed.append(run_epoch(epochs, compute.step, waits, recipe.start_up))
-            read = read_nbytes() - read
-        last = timed[-1]
-        transfer = _transfer(compute, last.start_up)  # now, since every step from here on replaces what is known of it
-        # Pages that are missing now say nothing about these epochs: the kernel may drop pages of any file at any time.
-        affinity, threads = sorted(os.sched_getaffinity(0)), _compute_threads()
-    # The loader is closed, so nothing else runs beside compute, or beside a probe.
-    after = probe_speed()
-    with BusyThreads() as computing:
-        compute_alone = _compute_alone(compute.step, resident, loading, recipe.compute_seconds)
     return Sample(
         epoch=EpochMetrics.mean([each.metrics for each in timed]),
         etl_alone=None if etl_alone is None else etl_alone.wall,
@@ -300,6 +302,17 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
         transfer=transfer,
         walls=[each.wall.total for each in timed],
     )
+
+
+def _check_counts(timed: Sequence[EpochTimes], recipe: Recipe) -> None:
+    """Raise `ValueError` unless the epochs are equally long: their times are averaged, and the first one is counted.
+
+    As many batches of a part of an epoch may have fewer records, since incomplete ones come in any order.
+    """
+    unit = "records" if recipe.batches is None else "batches"
+    counts = [each.samples if recipe.batches is None else each.batches for each in timed]
+    if len(set(counts)) > 1:
+        raise ValueError(f"its epochs have different numbers of {unit}: {', '.join(map(str, counts))}")
 
 
 def first_copies(loading: MeasuredLoader, has_one_layout: bool = False) -> list[Any]:
@@ -360,7 +373,7 @@ def _harness_seconds(batch: Any, nothing: Step) -> float:
     return (wall.total - stall.total - compute.total) / times.batches
 
 
-def _compute_threads() -> int:
+def torch_threads() -> int:
     """Return torch's compute threads in this process; 0 if it has not loaded torch."""
     torch = sys.modules.get("torch")
     return 0 if torch is None else int(torch.get_num_threads())

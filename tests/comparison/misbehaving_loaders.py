@@ -175,6 +175,17 @@ class sets_threads(good):
         return super().__iter__()
 
 
+class needs_its_cpus(good):
+    """Fail unless libraries that read this variable when they are loaded, as pyarrow does, would use all CPUs."""
+
+    def __iter__(self):
+        program = "import os; print(os.environ['OMP_NUM_THREADS'])"
+        threads = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip()
+        if not threads == os.environ["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0))):
+            raise Broken(f"{threads} threads")
+        return super().__iter__()
+
+
 class leaves_a_worker(good):
     def __iter__(self):
         self.worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)  # left"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator
@@ -10,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from etl.comparison.request.candidates import Candidate, CpuSplit
+from etl.comparison.worker.builtin import loading_of
 from etl.comparison.worker.untimed import check_epoch, try_loader
-from etl.measuring.epochs import MeasuredLoader
+from etl.measuring.epochs import Epochs, MeasuredLoader
 from etl.training.compute import Simulated
+from tests.comparison_workloads import make_workload
 from tests.programs import output_of
 
 BATCHES = 6
@@ -63,6 +67,23 @@ def test_an_untimed_epoch_tells_what_a_loader_takes(tmp_path: Path) -> None:
     assert (seen.device, seen.compute_seconds, seen.reshuffles) == ("none", {}, None)
 
 
+def test_an_untimed_epoch_tells_the_threads_that_a_loader_sets(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Sets(Keeps):
+        def __iter__(self) -> Iterator[np.ndarray]:
+            torch.set_num_threads(before + 1)
+            return super().__iter__()
+
+    before = torch.get_num_threads()
+    loading = MeasuredLoader(Sets, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    try:
+        seen = check_epoch(loading, None, trains=True, arrays_file=str(tmp_path / "arrays.npz"))
+        assert seen.torch_threads == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(("again", "epochs", "reshuffles"), [("", 1, None), ("begun", 2, None), ("whole", 2, False)])
 def test_a_second_epoch_is_looked_at_if_asked_for(
     again: str, epochs: int, reshuffles: bool | None, tmp_path: Path
@@ -84,6 +105,22 @@ def test_an_iterator_that_has_one_epoch_only_is_an_error(tmp_path: Path) -> None
     )
     with pytest.raises(ValueError, match="its second epoch has no batches"):
         check_epoch(loading, None, trains=False, arrays_file=str(tmp_path / "arrays.npz"), again="begun")
+
+
+def test_processes_of_a_strategy_start_in_its_epoch_as_those_of_a_data_loader_do(tmp_path: Path) -> None:
+    def workers() -> int:
+        return sum(each.name == "etl-worker" for each in multiprocessing.active_children())
+
+    loading = loading_of(make_workload(tmp_path), Candidate("process-raw"), CpuSplit(1, 2))
+    before = workers()
+    with Epochs(loading) as epochs:
+        epochs.prepare()
+        assert workers() == before
+        for _ in range(2):
+            assert sum(batch.records for batch in epochs) == 200
+            assert workers() == before + 2
+        epochs.rewind()
+    assert workers() == before
 
 
 def test_more_workers_than_cpus_may_each_end_with_an_incomplete_batch() -> None:

@@ -192,10 +192,10 @@ def test_what_is_wrong_with_a_loader_that_can_be_measured_is_in_the_report(folde
 
 def test_processes_that_are_forked_from_the_common_server_are_as_robust(folder: Path) -> None:
     failing = ["ends_the_process", "segfaults", "holds_on"]
-    report = compare("raw", *map(named, [*failing, "good", "moves", "sets_threads"]), rounds=1)
+    report = compare("raw", *map(named, [*failing, "good", "moves", "sets_threads", "needs_its_cpus"]), rounds=1)
     for name in failing:
         assert_failed(report, name, SENTENCES[name])
-    assert [each.name for each in report.strategies] == ["raw", "good", "moves", "sets_threads"]
+    assert [each.name for each in report.strategies] == ["raw", "good", "moves", "sets_threads", "needs_its_cpus"]
     assert disqualified(report).keys() == {"moves"}
     assert re.fullmatch(r"sets_threads set the compute threads to 7; it was given \d+\.", note(report, "sets_threads"))
 

@@ -14,13 +14,15 @@ import pytest
 from etl.comparison.judge.recommendation import make_notes, recommend
 from etl.comparison.judge.report import Check, Presaving, StrategyResult
 from etl.comparison.judge.results import Measurements
-from etl.comparison.request.answers import WrittenStore
+from etl.comparison.request.answers import CheckedEpoch, WrittenStore
 from etl.comparison.request.candidates import Candidate, StoreKind
+from etl.comparison.request.epoch_content import EpochContent
+from etl.measuring.clock import Split
 from etl.measuring.statistics import Interval
 from etl.runtime import Audit
 from tests import comparison_reports
 from tests.comparison_reports import strategy
-from tests.comparison_workloads import make_measurements, make_sample, make_workload
+from tests.comparison_workloads import TRIED, make_measurements, make_sample, make_workload
 
 # Of the wall times of two strategies, by their names.
 Ratios = dict[tuple[str, str], Interval]
@@ -256,6 +258,32 @@ def test_scaled_metrics_are_noted_with_how_many_records_were_measured(tmp_path: 
     made = replace(made, work=replace(made.work, records=60))
     (note,) = make_notes(made)
     assert note.startswith("Measured on 60 of 200 records, chosen at random. Times are scaled to all")
+
+
+MINE = Candidate("my_loaders:load", label="mine")
+CHECKED = CheckedEpoch(EpochContent([], [], [], []), None, None, None, 0, 0, "", 0)
+
+
+def notes_on_mine(folder: Path, records: int, gets_all: bool = False, **sample: Any) -> list[str]:
+    """Return the notes on a user's loader of which so many of 200 records were measured."""
+    workload = make_workload(folder, strategies=("mine=my_loaders:load",))
+    workload.tried[MINE], workload.requested[MINE] = TRIED, {"source"}
+    made = make_measurements(workload, {MINE: {0: make_sample(**sample)}}, checks={MINE: CHECKED})
+    work = replace(made.work, records=records, gets_all={MINE} if gets_all else set())
+    return [note for note in make_notes(replace(made, work=work)) if note.startswith("mine")]
+
+
+def test_first_batches_that_take_much_longer_may_hide_that_all_records_are_loaded(tmp_path: Path) -> None:
+    slow = Split(0.5, 0.09)  # of 10 batches, one of them in the start-up
+    (note,) = notes_on_mine(tmp_path, 60, wall=slow)
+    assert note.startswith("mine: its first batches took 50 times as long as the others, which counts once.")
+    assert note.endswith("compare with --check-epoch.")
+    assert notes_on_mine(tmp_path, 200, wall=slow) == []  # nothing is scaled
+    assert notes_on_mine(tmp_path, 60, gets_all=True, wall=slow) == []  # all that there are have been loaded
+    assert notes_on_mine(tmp_path, 60, wall=Split(0.04, 0.09)) == []
+    # Workers that start take as long, but little of the epoch.
+    assert notes_on_mine(tmp_path, 60, batches=1000, wall=Split(0.05, 0.999)) == []
+    assert notes_on_mine(tmp_path, 60, batches=1, wall=Split(0.5, 0.0)) == []
 
 
 @pytest.mark.parametrize(("stored", "is_noted"), [(100, True), (200, False)])

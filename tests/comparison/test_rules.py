@@ -241,6 +241,14 @@ def test_losses_of_another_python_may_differ_slightly_and_those_of_this_one_may_
     assert next(each for each in first if each.rule == "compute").broken_by.keys() == {"other"}
 
 
+def test_losses_of_a_loader_that_sets_the_threads_may_differ_slightly() -> None:
+    other = evidence(is_foreign=True, score=2.26, torch_threads=1)
+    found = checks(other)["compute"]
+    assert found.held is True
+    assert found.evidence.endswith("bit for bit with as many threads, within 1% with others")
+    assert_broken("compute", "its loss is 3.0", checks(replace(other, check=replace(other.check, score=3.0))))
+
+
 def test_losses_that_all_diverged_are_equal() -> None:
     diverged = evidence(score=float("nan"))
     found = check_rules({"raw": diverged, "other": diverged}, CONDITIONS)
@@ -278,6 +286,21 @@ def test_files_that_the_kernel_does_not_report_on_are_in_the_evidence() -> None:
     found = checks(with_round(0, unreported_files=40))["cache"]
     assert found.held is True
     assert found.evidence.endswith("mincore, which does not report on 40 files that belong to another user")
+
+
+def test_unknown_files_of_a_source_are_in_the_evidence() -> None:
+    unknown = "the files that my_data:dataset reads are unknown, and were neither read nor checked"
+    assert unknown not in checks(evidence())["cache"].evidence
+    found = checks(evidence(), asked(source="my_data:dataset"))["cache"]
+    assert found.held is True
+    assert found.evidence.endswith(unknown)
+
+
+def test_a_loader_that_may_have_read_unknown_files_leaves_the_rule_unchecked() -> None:
+    found = checks(replace(evidence(is_foreign=True), has_unknown_files=True))["cache"]
+    assert (found.held, found.broken_by) == (None, {})
+    assert "; the files of photographs, all of which other may read, are too many" in found.evidence
+    assert checks(replace(MISPLACED, has_unknown_files=True))["cache"].held is False
 
 
 def test_copies_that_a_loader_of_the_user_may_keep_are_in_the_evidence() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,17 @@ def test_a_wrong_setting_is_named_with_what_there_is(settings: dict[str, Any], m
     with pytest.raises(ValueError) as raised:
         Settings("photographs", **settings)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [("my_data:dataset", None), ("lmdb://photos.lmdb", None), ("pickled:1/data.pickle", "Numbers")]
+)
+def test_a_source_whose_files_are_unknown_cannot_be_read_cold(source: str, name: str | None) -> None:
+    message = f"^--cache cold: which files {re.escape(name or source)} reads is unknown, so they cannot be dropped"
+    with pytest.raises(ValueError, match=message):
+        Settings(source, cache="cold", source_name=name)
+    assert Settings(source, source_name=name).has_unknown_files
+    assert not Settings("photographs", cache="cold").has_unknown_files
 
 
 def test_every_strategy_and_format_there_is_may_be_asked_for() -> None:

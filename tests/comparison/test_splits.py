@@ -12,8 +12,9 @@ import pytest
 from etl.commands import main
 from etl.comparison.judge.recommendation import make_notes
 from etl.comparison.judge.results import Measurements, splits_of
-from etl.comparison.request.answers import TuningSample
+from etl.comparison.request.answers import CheckedEpoch, TuningSample
 from etl.comparison.request.candidates import Candidate, CpuSplit
+from etl.comparison.request.epoch_content import EpochContent
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.measuring_processes import InputError, MeasuringProcesses
 from etl.comparison.run.workload import Workload
@@ -23,10 +24,11 @@ from etl.demonstration import digits
 from etl.measuring.processes import MeasurementError
 from etl.measuring.sample import Spans
 from etl.runtime.resources import available_cpus
-from tests.comparison_workloads import make_measurements, make_sample, make_workload
+from tests.comparison_workloads import TRIED, make_measurements, make_sample, make_workload
 from tests.user_modules import user_module
 
 AHEAD, PLAIN, PROCESSES = Candidate("async-raw"), Candidate("raw"), Candidate("process-raw")
+MINE = Candidate("my_loaders:load", label="mine")
 STORED = Candidate("async-presaved", "npy", "read")
 HALVES, SHARED = CpuSplit(1, 1), CpuSplit(2, 2)
 
@@ -57,6 +59,19 @@ def test_beside_a_device_all_but_one_load_unless_trials_say_otherwise_and_a_wait
     waits = make_workload(tmp_path, cpus=4, compute="simulated:5ms")
     assert waits.splits(AHEAD) == [CpuSplit(1, 4), CpuSplit(1, 2), CpuSplit(1, 1), CpuSplit(1, 3)]
     assert make_workload(tmp_path, cpus=4, prefetch_size=0).splits(AHEAD) == [CpuSplit(4, 0)]
+
+
+def test_beside_a_loader_of_the_user_other_numbers_of_compute_threads_are_tried_where_they_matter(
+    tmp_path: Path,
+) -> None:
+    workload = make_workload(tmp_path, cpus=4)
+    assert workload.splits(MINE) == [CpuSplit(4, 0), CpuSplit(2, 0), CpuSplit(1, 0)]
+    workload.plain_compute_threads = 1
+    assert workload.splits(MINE) == [CpuSplit(1, 0), CpuSplit(4, 0), CpuSplit(2, 0)]
+    assert workload.splits(MINE.with_settings({"compute_threads": 3})) == [CpuSplit(3, 0)]
+    workload.is_on_device = True
+    assert workload.splits(MINE) == [CpuSplit(1, 0)]
+    assert make_workload(tmp_path, cpus=4, compute="simulated:5ms").splits(MINE) == [CpuSplit(4, 0)]
 
 
 def test_each_strategy_has_the_split_that_was_chosen_for_it_and_its_other_cuts_too(tmp_path: Path) -> None:
@@ -121,12 +136,43 @@ def test_the_report_says_which_split_each_has_and_what_the_others_gave(tmp_path:
     assert splits_of(made, PLAIN) == []
 
 
+@pytest.mark.parametrize(
+    ("torch_threads", "note"),
+    [
+        (1, "runs with 1 compute thread: the fastest number in short trials, with 2.00 s per epoch; others: 2 3.00 s."),
+        (7, "set the compute threads to 7; it was given 1."),
+    ],
+)
+def test_the_report_says_how_many_threads_compute_beside_a_loader_of_the_user(
+    torch_threads: int, note: str, tmp_path: Path
+) -> None:
+    workload = make_workload(tmp_path, strategies=("mine=my_loaders:load",))
+    workload.tried[MINE], workload.chosen[MINE] = TRIED, CpuSplit(1, 0)
+    made = make_measurements(
+        workload,
+        {MINE: {0: make_sample(torch_threads=torch_threads)}},
+        trials={MINE: {CpuSplit(2, 0): [0.15], CpuSplit(1, 0): [0.1]}},
+        checks={MINE: CheckedEpoch(EpochContent([], [], [], []), None, None, None, 0, 0, "", 0)},
+    )
+    assert make_notes(made) == [f"mine {note}"]
+
+
+LOADERS = """
+import etl
+
+def load(source, pipeline, batch_size, seed):
+    return etl.RawIterator(source, pipeline, batch_size, shuffle=True, seed=seed, dtype="float32")
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(available_cpus() < 2, reason="one CPU is not split")
 def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     digits(tmp_path / "digits", samples=100)
+    (tmp_path / "my_loaders.py").write_text(LOADERS)
+    monkeypatch.chdir(tmp_path)
     asked: list[tuple[str, CpuSplit]] = []
 
     def tune(self: MeasuringProcesses, candidate: Candidate, batches: int) -> TuningSample:
@@ -143,24 +189,27 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
     monkeypatch.setattr(MeasuringProcesses, "tune", tune)
     monkeypatch.setattr(MeasuringProcesses, "timeline", timeline)
     file, page = tmp_path / "report.json", tmp_path / "report.html"
-    arguments = ["-v", "--strategies", "raw,async-raw,process-raw,async-presaved", "--cpus", "2", "--rounds", "1"]
+    strategies = "raw,async-raw,process-raw,async-presaved,mine=my_loaders:load"
+    arguments = ["-v", "--strategies", strategies, "--cpus", "2", "--rounds", "1"]
     arguments += ["--budget", "6s", "--records", "40", "--batch-size", "8", "--json", str(file), "--html", str(page)]
     assert main(["compare", str(tmp_path / "digits"), *arguments]) == 0
     report = json.loads(file.read_text())
     # One that is clearly slower loses after one pilot.
+    assert {asked.pop() for _ in range(2)} == {(MINE.strategy, CpuSplit(each, 0)) for each in (1, 2)}
     assert asked == [
         *(("async-raw", each) for each in (HALVES, SHARED)),
         ("process-raw", HALVES),
         *(("async-presaved", each) for each in (HALVES, SHARED)),
     ]
     threads = {each["name"]: (each["compute_threads"], each["loading_threads"]) for each in report["strategies"]}
-    assert threads.pop("raw")[1] == 0
+    assert threads.pop("raw") == threads.pop("mine")  # that takes equally long with either number
     assert threads == {"async-raw": (2, 2), "process-raw": (1, 1), "async-presaved": (1, 1)}
     taken = {
         each["name"]: [(split["compute_threads"], split["is_taken"]) for split in each["splits"]]
         for each in report["strategies"]
     }
     tried = {"async-raw": [(1, False), (2, True)], "async-presaved": [(1, True), (2, False)]}
+    assert sorted(is_taken for _, is_taken in taken.pop("mine")) == [False, True]
     assert taken == {"raw": [], "process-raw": [], **tried}
     # What was forced in trials is in no sample: the rounds measured with these threads, as read back.
     requested = {
@@ -170,5 +219,6 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
     assert (requested["async-raw"], requested["async-presaved"]) == ("2", "1")
     for output in (" ".join(capsys.readouterr().out.split()), page.read_text()):
         assert "async-raw runs with 2 + 2 compute threads + loading threads, which share the CPUs (2)" in output
+        assert "mine runs with " in output
         assert "process-raw failed: other splits of its CPUs could not be tried: no memory" in output
         assert "async-raw failed: its timeline could not be recorded: async-raw: too many open files" in output

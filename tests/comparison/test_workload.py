@@ -17,6 +17,7 @@ from etl.comparison.request.candidates import Candidate, StoreKind
 from etl.comparison.request.settings import Settings
 from etl.comparison.request.subset import Subset
 from etl.comparison.request.work import all_files
+from etl.comparison.run import workload as workload_module
 from etl.comparison.run.workload import Workload
 from etl.comparison.worker.builtin import write_store
 from etl.loading import Padding
@@ -91,6 +92,40 @@ def test_a_loader_gets_the_selected_records_if_it_asked_for_what_has_them(
         assert workload.gets_selected(mine)
         workload.select(7)
         assert workload.gets_selected(mine) is gets_selected
+
+
+@pytest.mark.parametrize(("requested", "count"), [({"path"}, 7), ({"source"}, 7), (set(), 40)])
+@pytest.mark.parametrize("has_selected_records", [False, True])
+def test_a_loader_that_asks_for_no_records_may_read_all_files_of_a_folder(
+    requested: set[str], count: int, has_selected_records: bool, photographs: Path, tmp_path: Path
+) -> None:
+    workload, mine = asked_for(requested, has_selected_records, photographs, tmp_path)
+    assert len(set(workload.user_loader(mine).files)) == count
+    assert workload.prepared().unknown_files == set()
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MAX_WHOLE_FILES", 39), ("MAX_WHOLE_NBYTES", 10)])
+def test_the_files_of_a_large_folder_are_not_all_looked_at_in_each_sample(
+    limit: str, value: int, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload_module, limit, value)
+    workload, mine = asked_for(set(), False, photographs, tmp_path)
+    assert len(workload.user_loader(mine).files) == 7
+    assert workload.prepared().unknown_files == {mine}
+    workload, mine = asked_for({"path"}, False, photographs, tmp_path)
+    assert workload.prepared().unknown_files == set()
+
+
+def asked_for(
+    requested: set[str], has_selected_records: bool, photographs: Path, folder: Path
+) -> tuple[Workload, Candidate]:
+    """Return a workload of 7 of 40 photographs, and a user's loader that asked for `requested` when it was tried."""
+    workload = Workload(Settings(str(photographs), strategies=("raw", "mine=my_loaders:load"), size=32), folder, 1)
+    mine = workload.candidates()[1]
+    workload.tried[mine] = replace(TRIED, has_selected_records=has_selected_records)
+    workload.requested[mine] = requested
+    workload.select(7)
+    return workload, mine
 
 
 def test_of_a_store_all_files_are_read(tmp_path: Path) -> None:

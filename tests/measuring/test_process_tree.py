@@ -143,7 +143,7 @@ def test_a_data_file_counts_fully_if_a_process_that_is_no_child_maps_it_too(tmp_
     data = write_file(tmp_path / "data")
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {MAP_ALL!r}, *sys.argv[1:]])"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(process_tree, "_children", list)
+        patched.setattr(process_tree, "children", list)
         before = memory_now()
         with mapped(data), another_process(script, data, 0, SIZE):
             assert_megabytes(memory_now() - before, SIZE)

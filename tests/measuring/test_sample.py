@@ -55,8 +55,8 @@ FIRST_LOOK = [MADE, EPOCH, CLOSED, *[STEP] * WARM_UP_STEPS]
     [
         # Nothing of the timed loader runs before its epoch.
         ({}, [MADE, EPOCH, *[STEP] * BATCHES, CLOSED]),
-        # Loading alone has a loader of its own.
-        ({"etl_alone": True}, [MADE, EPOCH, CLOSED, MADE, EPOCH, STEP]),
+        # Loading alone has a loader of its own, and comes last, after compute: it leaves nothing to the timed epoch.
+        ({"etl_alone": True}, [MADE, EPOCH, *[STEP] * BATCHES, CLOSED, STEP, MADE, EPOCH, CLOSED]),
         # Short epochs are repeated without a pause.
         ({"epochs": 3}, [MADE, *[EPOCH, *[STEP] * BATCHES] * 3, CLOSED]),
         # The loader of each cold epoch is made when its files are out of memory.
@@ -131,6 +131,25 @@ def test_a_loader_without_batches_is_an_error() -> None:
     loading = MeasuredLoader(list, lambda batch: Simulated(0.0, True), [], is_cold=False)
     with pytest.raises(ValueError, match="no batches"):
         take_sample(loading, Recipe())
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"), [(None, "records: 24, 20"), (BATCHES, "batches: 6, 5"), (BATCHES - 1, "")]
+)
+def test_epochs_of_different_lengths_are_an_error(batches: int | None, message: str) -> None:
+    class Shrinking:
+        epochs = 0
+
+        def __iter__(self) -> Iterator[np.ndarray]:
+            self.epochs += 1
+            return iter([np.zeros((4, 2))] * (BATCHES + 1 - self.epochs))
+
+    loading = MeasuredLoader(Shrinking, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    if message:
+        with pytest.raises(ValueError, match=f"its epochs have different numbers of {message}$"):
+            take_sample(loading, Recipe(batches, epochs=2))
+    else:
+        assert take_sample(loading, Recipe(batches, epochs=2)).epoch.batches == batches
 
 
 def test_what_is_in_no_part_of_the_wall_time_is_unexplained() -> None:

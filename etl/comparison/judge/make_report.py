@@ -110,6 +110,7 @@ def _evidence(measured: Measurements) -> dict[str, Evidence]:
             samples=measured.samples[each],
             parts=parts_of(measured.samples[each], measured.scale),
             writing=measured.written(each),
+            has_unknown_files=each in measured.work.unknown_files,
         )
         for each in measured.compared
     }

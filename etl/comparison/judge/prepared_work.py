@@ -32,6 +32,8 @@ class PreparedWork:
         Batches that are measured of user loaders, on each rank; None for all.
     gets_all : set of Candidate
         User loaders that cannot be given fewer records than the source has.
+    unknown_files : set of Candidate
+        User loaders that may read all of a folder that is too large for its cache state to be checked.
     epoch_order : list of int
         Indices of the records in epoch 0 of the comparison's own strategies.
     """
@@ -48,6 +50,7 @@ class PreparedWork:
     tried: Mapping[Candidate, TriedLoader]
     part_batches: Mapping[Candidate, int | None]
     gets_all: set[Candidate]
+    unknown_files: set[Candidate]
     epoch_order: list[int]
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping
 
 from etl.comparison.judge.report import ReportData, StrategyResult
@@ -14,6 +15,9 @@ from etl.units import bounds, counted, nbytes, seconds
 
 # A smaller difference is not worth a change, even if it is real.
 NEGLIGIBLE = 0.02
+# First batches that take so many times as long as the others, and such a share of the epoch, are not those of workers
+# that start: perhaps all records are loaded before them.
+SLOW_START, SLOW_START_SHARE = 5.0, 0.1
 
 
 def recommend(report: ReportData, ratios: Mapping[tuple[str, str], Interval], source: str) -> list[str]:
@@ -194,10 +198,15 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
             "as --epoch-batches says" if work.settings.epoch_batches is not None else "it cannot be given fewer records"
         )
         yield f"{name}: {taken} measured: {reason}."
-    given = measured.threads(candidate).compute
-    threads = {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
+    slower = _slow_start(measured, candidate)
+    if slower > SLOW_START:
+        yield (
+            f"{name}: its first batches took {slower:.0f} times as long as the others, which counts once. If it loads "
+            "all records before them, its time is too low: compare with --check-epoch."
+        )
+    threads = _threads_set(measured, candidate)
     if threads:
-        yield f"{name} set the compute threads to {threads.pop()}; it was given {given}."
+        yield f"{name} set the compute threads to {threads.pop()}; it was given {measured.threads(candidate).compute}."
     check = measured.checks[candidate]
     left = check.left_behind
     if left:
@@ -208,23 +217,46 @@ def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator
         yield f"{name} printed to standard output, which takes time and is not shown: {lines}: {check.first_printed}"
 
 
+def _threads_set(measured: Measurements, candidate: Candidate) -> set[int]:
+    """Return the numbers of compute threads that were not those that a user's loader was given."""
+    given = measured.threads(candidate).compute
+    return {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
+
+
+def _slow_start(measured: Measurements, candidate: Candidate) -> float:
+    """Return how many times as long as the others the first batches took.
+
+    Return 0 if that takes little of the epoch, or is not scaled: a loader that gets all records may load them at once.
+    """
+    if measured.scale.measured >= measured.scale.records or candidate in measured.work.gets_all:
+        return 0.0
+    epochs = [each.epoch for each in measured.samples[candidate].values() if each.epoch.batches > each.epoch.start_up]
+    if not epochs or statistics.median(each.wall.first / each.wall.total for each in epochs) < SLOW_START_SHARE:
+        return 0.0
+    return statistics.median(
+        (each.wall.first / each.start_up) / (each.wall.rest / (each.batches - each.start_up)) for each in epochs
+    )
+
+
 def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
     """Yield a note that names the chosen CPU split and the times of the others; none if no split was tried."""
     tried = {CpuSplit(each.compute_threads, each.loading_threads): each for each in splits_of(measured, candidate)}
     threads = measured.threads(candidate)
     taken = tried.pop(threads, None)
-    if taken is None:
+    if taken is None or (candidate.is_foreign and _threads_set(measured, candidate)):
         return
     kind = "worker processes" if candidate.worker_processes else "loading threads"
-    runs = f"{measured.name(candidate)} runs with {_split(threads)} compute threads + {kind}"
+    runs, fastest = f"{_split(threads)} compute threads + {kind}", "split"
+    if candidate.is_foreign:
+        runs, fastest = counted(threads.compute, "compute thread", "compute threads"), "number"
     others = ", ".join(f"{_split(split)} {seconds(each.epoch_seconds)}" for split, each in tried.items())
     cpus = measured.work.cpus
     is_shared = threads.compute + threads.loading > cpus
     yield (
-        f"{runs}{f', which share the CPUs ({cpus})' if is_shared else ''}: the fastest split in short "
-        f"trials, with {seconds(taken.epoch_seconds)} per epoch; others: {others}."
+        f"{measured.name(candidate)} runs with {runs}{f', which share the CPUs ({cpus})' if is_shared else ''}: the "
+        f"fastest {fastest} in short trials, with {seconds(taken.epoch_seconds)} per epoch; others: {others}."
     )
 
 
 def _split(threads: CpuSplit) -> str:
-    return f"{threads.compute} + {threads.loading}"
+    return f"{threads.compute} + {threads.loading}" if threads.loading else str(threads.compute)

@@ -624,7 +624,7 @@ class ReportData(Section[None]):
 
     @property
     def unchecked(self) -> list[str]:
-        """Rules that were switched off."""
+        """Rules that were not checked."""
         return [check.rule for check in self.checks if check.held is None]
 
     def to_json(self) -> str:

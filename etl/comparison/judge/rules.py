@@ -29,8 +29,8 @@ RULES = {
     "loaded": "Loaded means readable at memory speed: every page of a batch is read while loading is timed",
     "sum": "The sum adds up: wall time is compute, interference, stall and harness",
 }
-# Relative. A GPU adds numbers in a different order each time, and so may another version of torch, so that losses
-# differ slightly.
+# Relative. A GPU adds numbers in a different order each time, and so may another version of torch or another number of
+# threads, so that losses differ slightly.
 DEVICE_SCORE_TOLERANCE = 1e-2
 # A strategy may seem to use more than its CPUs by this share: CPU time is counted in ticks, and is not read at the same
 # moment as wall time.
@@ -51,6 +51,8 @@ class Evidence:
         The threads that it was given.
     writing : WrittenStore or None
         The cost of its store; None if it reads none.
+    has_unknown_files : bool
+        True if it may have read files whose cache state was not checked.
     """
 
     is_presaved: bool
@@ -62,6 +64,7 @@ class Evidence:
     samples: Mapping[int, Sample]
     parts: Parts
     writing: WrittenStore | None
+    has_unknown_files: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,10 @@ class FairnessConditions:
 
 
 def check_rules(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> list[Check]:
-    """Check every rule, in order, and return the results. `held` is None for a rule that was switched off."""
+    """Check every rule, in order, and return the results.
+
+    `held` is None for a rule that was switched off, or that could not be checked for all strategies.
+    """
     checkers = {
         "samples": _samples,
         "compute": _compute,
@@ -109,7 +115,9 @@ def check_rules(evidence: Mapping[str, Evidence], conditions: FairnessConditions
             continue
         seen, broken_by = checkers[rule](evidence, conditions)
         claims = conditions.rounds >= MIN_ROUNDS and _throttled(evidence) <= THROTTLED_LIMIT
-        held = not broken_by and (claims or rule != "noise")
+        held: bool | None = not broken_by and (claims or rule != "noise")
+        if held and rule == "cache" and _with_unknown_files(evidence):
+            held = None
         checks.append(Check(rule, title, held, seen, broken_by))
     return checks
 
@@ -191,6 +199,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
         compared_with = reference if each.is_foreign else own
         other = evidence[compared_with]
         adds_alike = not on_device and each.shares_python and other.shares_python
+        adds_alike = adds_alike and each.check.torch_threads == other.check.torch_threads
         tolerance = 0.0 if adds_alike else DEVICE_SCORE_TOLERANCE
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
@@ -204,6 +213,8 @@ def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
         exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}"
     elif not all(each.shares_python for each in evidence.values()):
         exactly = f"bit for bit in one Python, within {DEVICE_SCORE_TOLERANCE:.0%} of that in another"
+    elif len({each.check.torch_threads for each in evidence.values()}) > 1:
+        exactly = f"bit for bit with as many threads, within {DEVICE_SCORE_TOLERANCE:.0%} with others"
     if first.check.score is None:
         what = "the model" if infers else "the user's step"
         missing = "its outputs are no tensors" if infers else "it returns no loss"
@@ -283,9 +294,17 @@ def _cache(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> 
     if unreported:
         files = counted(unreported, "file that belongs", "files that belong")
         seen += f", which does not report on {files} to another user"
+    if conditions.settings.has_unknown_files:
+        seen += f"; the files that {conditions.settings.title} reads are unknown, and were neither read nor checked"
+    if unknown := " and ".join(_with_unknown_files(evidence)):
+        seen += f"; the files of {conditions.settings.title}, all of which {unknown} may read, are too many"
     if any(each.is_foreign for each in evidence.values()):
         seen += "; copies that a loader keeps outside the source and its own folder cannot be seen"
     return seen, broken
+
+
+def _with_unknown_files(evidence: Mapping[str, Evidence]) -> list[str]:
+    return [name for name, each in evidence.items() if each.has_unknown_files]
 
 
 def _cost(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:  # noqa: ARG001

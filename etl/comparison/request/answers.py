@@ -227,6 +227,8 @@ class CheckedEpoch(JsonValues):
         Compute alone in seconds per batch, by number of threads, if that was asked for.
     workers : int
         Processes of its torch DataLoader, which may each end with an incomplete batch; 0 if there is none.
+    torch_threads : int
+        Compute threads; 0 if torch was not loaded.
     """
 
     content: EpochContent
@@ -249,6 +251,7 @@ class CheckedEpoch(JsonValues):
     device: str = "none"
     compute_seconds: Mapping[str, float] = field(default_factory=dict)
     workers: int = 0
+    torch_threads: int = 0
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from etl.comparison.request.conditions import Conditions
 from etl.comparison.request.scenario import WhatIf
 from etl.functions import is_carried
 from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy
+from etl.sources.named import is_source_name
 from etl.stages.dtypes import find_dtype
 from etl.stages.presets import PRESET_DECODERS
 from etl.strategies import default_names, names
@@ -193,6 +194,11 @@ class Settings(Conditions):
                     f"--python {name}=...: functions cannot be carried to another Python; name the loader, and the "
                     "factory of the training step if there is one, as package.module:function"
                 )
+        if self.cache == "cold" and self.has_unknown_files:
+            raise ValueError(
+                f"--cache cold: which files {self.title} reads is unknown, so they cannot be dropped from the page "
+                "cache; give the path of the data, or compare with --cache warm"
+            )
         for scenario in self.what_if:
             WhatIf.parse(scenario).check(is_cold=self.cache == "cold")
         if self.simulated_seconds is not None and (self.model is not None or self.backend != "auto"):
@@ -202,6 +208,11 @@ class Settings(Conditions):
     def title(self) -> str:
         """Name of the source in reports."""
         return self.source_name or self.source
+
+    @property
+    def has_unknown_files(self) -> bool:
+        """True if the source is not a path but a function or an object, whose files are unknown."""
+        return is_source_name(self.source)
 
 
 def _check_strategies(given: tuple[str, ...]) -> None:

@@ -51,6 +51,7 @@ def join_checks(checks: Sequence[CheckedEpoch]) -> CheckedEpoch:
         first_seconds=max(each.first_seconds for each in checks),
         batch_seconds=max(each.batch_seconds for each in checks),
         workers=sum(each.workers for each in checks),
+        torch_threads=max(each.torch_threads for each in checks),
     )
 
 

@@ -145,7 +145,7 @@ class _Comparison:
         preparation.untried.clear()
         self._check(processes)
         compared = [each for each in self._candidates if each in self._checks]
-        with_splits = [each for each in compared if not each.is_foreign and len(self._workload.splits(each)) > 1]
+        with_splits = [each for each in compared if len(self._workload.splits(each)) > 1]
         pilots = {each: self._choose_split(processes, each, len(with_splits)) for each in with_splits}
         preparation.raise_if_all_failed()
         return {each: Pace.of(self._checks[each], pilots.get(each)) for each in compared if preparation.can_run(each)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,15 @@ from etl.comparison.request.answers import TriedLoader
 from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.loader_request import UserLoader
 from etl.comparison.request.settings import Settings
-from etl.comparison.request.work import Work
+from etl.comparison.request.subset import Subset
+from etl.comparison.request.work import Work, source_files
 from etl.measuring.sample import Recipe
 from etl.sources import ImageFolder
 
 # Batches that may be in flight at the start of an epoch, at least.
 MIN_START_UP = 2
+# A folder is looked at as a whole before each sample only if that takes about a second, and reading it a few.
+MAX_WHOLE_FILES, MAX_WHOLE_NBYTES = 20_000, 2 << 30
 
 
 class Workload(Work):
@@ -62,6 +66,7 @@ class Workload(Work):
             tried=dict(self.tried),
             part_batches={each: self.batches_of(each) for each in foreign},
             gets_all={each for each in foreign if not self.gets_selected(each)},
+            unknown_files={each for each in foreign if self._may_read_whole_folder(each) and not self._whole_folder},
             epoch_order=self.epoch_order().tolist(),
         )
 
@@ -123,13 +128,16 @@ class Workload(Work):
         compute is simulated, which takes no CPU, there is one compute thread, and all CPUs for loading come first. One
         thread loads from a source that is not thread-safe. A strategy that does not load ahead has one split: it
         computes with all CPUs, or with `plain_compute_threads` if they were faster. So has a candidate whose settings
-        name its threads.
+        name its threads. How a user's loader loads is unknown: beside it, compute on the CPUs may have fewer threads.
         """
         compute = candidate.setting("compute_threads")
         if compute is not None:
             return [CpuSplit(compute, candidate.setting("loading_threads", 0))]
-        if not candidate.is_ahead or self.prefetch_size(candidate) == 0:
-            return [CpuSplit(self.plain_compute_threads or self.cpus, 0)]
+        if candidate.is_foreign or not candidate.is_ahead or self.prefetch_size(candidate) == 0:
+            counts = [self.plain_compute_threads or self.cpus]
+            if candidate.is_foreign and self.settings.simulated_seconds is None and not self.is_on_device:
+                counts += self.compute_counts()
+            return [CpuSplit(each, 0) for each in dict.fromkeys(counts)]
         found = CpuSplit.usual(self.cpus)
         *_, all_but_one_load, all_shared = found
         if self.is_on_device:
@@ -155,7 +163,26 @@ class Workload(Work):
             str(candidate.kind.function), self.user_loader_folder(candidate), self.batches_of(candidate)
         )
         loader = replace(loader, settings=dict(candidate.settings))
+        if self._may_read_whole_folder(candidate):
+            loader = replace(loader, files=self._whole_folder or loader.files)
         return loader if self.gets_selected(candidate) else replace(loader, records=len(self.source))
+
+    def _may_read_whole_folder(self, candidate: Candidate) -> bool:
+        """Return True for a user's loader that asked for nothing that has only the selected images of a folder.
+
+        Of other sources, all files count as read in any case.
+        """
+        if not (self.is_partial and isinstance(self.source, ImageFolder) and candidate.origin in self.tried):
+            return False
+        return not {"path", "source"} & self.requested[candidate.origin]
+
+    @functools.cached_property
+    def _whole_folder(self) -> list[str]:
+        """All files of a folder of images; empty if they are too many, or too large, to be looked at in each sample."""
+        if len(self.source) > MAX_WHOLE_FILES:
+            return []
+        files = source_files(self.settings.source, Subset(self.source, len(self.source), self.settings.seed))
+        return list(map(str, files)) if sum(each.stat().st_size for each in files) <= MAX_WHOLE_NBYTES else []
 
     def user_loader_folder(self, candidate: Candidate) -> Path:
         """Return the folder for files of a user's loader, which do not depend on its settings."""

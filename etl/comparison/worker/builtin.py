@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +35,12 @@ def loading_of(
     meeting: Meeting | None = None,
 ) -> MeasuredLoader:
     """Return how `candidate` loads."""
+
+    def make() -> Iterable[Any]:
+        return work.collated(work.iterator(candidate, threads, watch))
+
     return MeasuredLoader(
-        make=lambda: work.collated(work.iterator(candidate, threads, watch)),
+        make=functools.partial(StartedInEpoch, make) if candidate.worker_processes else make,
         make_compute=functools.partial(make_compute, work),
         files=work.files(candidate),
         is_cold=work.settings.cache == "cold",
@@ -46,6 +50,31 @@ def loading_of(
         mapped_nbytes=_mapped_nbytes(work, candidate),
         meeting=meeting,
     )
+
+
+class StartedInEpoch:
+    """An iterator that is made when its first epoch begins, so that its processes start there, as a DataLoader's do."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._iterator: Any = None
+        self._epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._iterator is None:
+            self._iterator = self._make()
+            self._iterator.set_epoch(self._epoch)
+        return iter(self._iterator)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin with `epoch` when iterated next."""
+        self._epoch = epoch
+        if self._iterator is not None:
+            self._iterator.set_epoch(epoch)
+
+    def close(self) -> None:
+        if self._iterator is not None:
+            self._iterator.close()
 
 
 def _mapped_nbytes(work: Work, candidate: Candidate) -> int:

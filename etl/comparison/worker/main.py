@@ -21,6 +21,7 @@ from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
 from etl.kernels import load_kernels
 from etl.measuring.layout import import_in_drawn_order
+from etl.measuring.processes import ONE_THREAD
 from etl.measuring.sample import take_sample
 from etl.measuring.server import Answer, OpenSession, Request, every_answer
 from etl.measuring.values import JsonValues
@@ -67,6 +68,9 @@ def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonVal
     os.sched_setaffinity(0, asked.affinity)
     work.rank = asked.rank
     work.select(asked.records)
+    if asked.loader is not None:
+        # The server has one thread. Libraries that the loader imports now, or in its processes, may use all its CPUs.
+        os.environ.update(dict.fromkeys(ONE_THREAD, str(asked.loader.cpus)))
     policies = _policies(work)
     for policy in policies:
         try:

@@ -31,7 +31,7 @@ from etl.measuring.epochs import Compute, Epochs, MeasuredLoader, close_loader
 from etl.measuring.meeting import Meeting
 from etl.measuring.page_cache import absent_pages, drop_from_page_cache, read_into_page_cache
 from etl.measuring.process_tree import PeakMemory, mapped_nbytes
-from etl.measuring.sample import begin_together, first_copies
+from etl.measuring.sample import begin_together, first_copies, torch_threads
 from etl.measuring.structure import count_batches, record_count
 from etl.strategies.torch_loader import given_torch_settings, torch_settings
 
@@ -167,7 +167,7 @@ def check_epoch(
         if first is None:
             raise ValueError("its epoch has no batches")
         repeated = _second_epoch(epochs, loading, again)
-        workers = _workers(epochs.loader)
+        workers, threads = _workers(epochs.loader), torch_threads()
     return CheckedEpoch(
         content=content.finish(arrays_file),
         reshuffles=None if sorted(repeated) != sorted(content.records) else repeated != content.records,
@@ -185,6 +185,7 @@ def check_epoch(
         device="none" if compute is None else compute.device,
         compute_seconds={} if compute is None or time_threads is None else time_threads(compute, first),
         workers=workers,
+        torch_threads=threads,
     )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -222,11 +224,11 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
         loader = asked.loader
         if loader is None:
             raise ValueError(f"{asked.action} needs a user's loader")
-        compute_threads = asked.compute_threads or loader.settings.get("compute_threads")
-        torch = sys.modules.get("torch")
+        compute_threads = asked.compute_threads or (None if asked.threads is None else asked.threads.compute)
         conditions = loader.conditions
         with ExitStack() as in_force:
-            if compute_threads is not None and torch is not None:
+            if compute_threads is not None and importlib.util.find_spec("torch") is not None:
+                torch = importlib.import_module("torch")  # now, or what imports it later would have all CPUs
                 in_force.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(compute_threads)
             policies = [in_force.enter_context(each) for each in (HeapPolicy(conditions.heap), GcPolicy(conditions.gc))]
