@@ -24,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.status import Status
 
-from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES, Cell
+from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES, STRATEGIES_VARIABLE, Cell
 from benchmarks.console import say, wide_console
 from benchmarks.journal import CELLS, JOURNAL_VARIABLE, CellMetrics, by_variant, read_lines, remove_ended, results_in
 
@@ -58,14 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ[JOURNAL_VARIABLE] = str(JOURNALS)
     console = wide_console()
     asv = [sys.executable, "-m", "asv"]
-    again = ["--skip-existing-successful"] if options.profile == "full" else []
-    measure = [*asv, "run", "--record-samples", "--show-stderr", *again]
+    measure = [*asv, "run", "--record-samples", "--show-stderr"]
+    # The code of a user's loader may have changed since it was measured.
+    measured_anew = "end_to_end" if os.environ.get(STRATEGIES_VARIABLE) else ""
     codes = set()
     try:
         subprocess.run([*asv, "machine", "--yes"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         for suite in SUITES[options.profile]:
             begun = time.time()
-            command = [*measure, "--bench", rf"^{suite}\b", options.commits]
+            again = ["--skip-existing-successful"] if options.profile == "full" and suite != measured_anew else []
+            command = [*measure, *again, "--bench", rf"^{suite}\b", options.commits]
             code = show_progress_of(command, f"asv starts with {suite}", Progress(JOURNALS), console)
             if code not in (0, SOME_FAILED):
                 return code
@@ -73,7 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             remove_ended(JOURNALS, begun)  # asv has kept the results
         published = show_progress_of([*asv, "publish"], "publishing", lambda: None, console)
     except KeyboardInterrupt:
-        say("Interrupted: the next call goes on after the last complete round, or suite without rounds.", console)
+        say(
+            "Interrupted: the next call goes on after the last complete round; a suite without rounds, or with a "
+            "loader of yours, begins again.",
+            console,
+        )
         return INTERRUPTED
     shown = subprocess.run([sys.executable, "-m", "benchmarks.publish.history_table"], cwd=ROOT, check=False).returncode
     say(f"This took {time.monotonic() - started:.0f} s.", console)

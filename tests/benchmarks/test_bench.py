@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from rich.console import Console
 
 from benchmarks import bench
-from benchmarks.cells import Cell, Profile
+from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES_VARIABLE, Cell, Profile
 from benchmarks.journal import CELLS as KIND
 from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, by_variant, open_rounds, remove_ended
 from benchmarks.measuring.clock import EpochMetrics, Split
@@ -44,9 +44,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def interrupt(rounds: int, samples: int, failed: Cell | None = None) -> None:
+def interrupt(rounds: int, samples: int, failed: Cell | None = None, profile: Profile = PROFILE) -> None:
     """Write a journal of complete rounds, and of some samples of the next round."""
-    with contextlib.suppress(KeyboardInterrupt), open_rounds(KIND, CELLS, PROFILE) as journal:
+    with contextlib.suppress(KeyboardInterrupt), open_rounds(KIND, CELLS, profile) as journal:
         if failed is not None:
             journal.note_failure((failed, 0))
         for number in range(rounds + 1):
@@ -122,6 +122,46 @@ def test_those_of_another_commit_are_not_either(folder: Path, monkeypatch: pytes
     monkeypatch.setenv("ASV_COMMIT", "f" * 40)
     with open_rounds(KIND, CELLS, PROFILE) as journal:
         assert by_variant(journal.results) == {}
+
+
+@pytest.mark.parametrize(
+    ("function", "value"), [("platform.node", "another machine"), ("os.sched_getaffinity", {0, 1000})]
+)
+def test_those_of_another_machine_or_other_cpus_are_not_either(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, function: str, value: object
+) -> None:
+    interrupt(rounds=2, samples=0)
+    monkeypatch.setattr(function, lambda *_: value)
+    with open_rounds(KIND, CELLS, PROFILE) as journal:
+        assert by_variant(journal.results) == {}
+
+
+def test_those_with_a_loader_of_a_user_whose_code_may_have_changed_are_not_either(folder: Path) -> None:
+    profile = dataclasses.replace(PROFILE, functions={"mine": "my_loaders:dataloader"})
+    interrupt(rounds=2, samples=0, profile=profile)
+    with open_rounds(KIND, CELLS, profile) as journal:
+        assert by_variant(journal.results) == {}
+
+
+def test_the_full_profile_leaves_out_what_asv_has_but_not_the_suites_with_loaders_of_a_user(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr(bench, "JOURNALS", folder)
+    monkeypatch.setenv(PROFILE_VARIABLE, "full")
+    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
+    left_out: list[bool] = []
+
+    def watch(command: list[str], *_: object) -> int:
+        left_out.append("--skip-existing-successful" in command)
+        return 0
+
+    monkeypatch.setattr(bench, "show_progress_of", watch)
+    others = [True] * (len(bench.SUITES["full"]) - 1)
+    for loaders, end_to_end in (("", True), ("mine=my_loaders:dataloader", False)):
+        monkeypatch.setenv(STRATEGIES_VARIABLE, loaders)
+        left_out.clear()
+        assert bench.main(["--profile", "full"]) == 0
+        assert left_out == [end_to_end, *others, False]  # the last one publishes
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
