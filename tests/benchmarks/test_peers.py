@@ -6,11 +6,13 @@ import ast
 import importlib
 import random
 import re
+import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -332,6 +334,28 @@ def test_pixels_are_normalised_into_a_row_of_a_batch() -> None:
     normalise(pixels, batch[1])
     np.testing.assert_allclose(batch[1], (pixels.transpose(2, 0, 1) - PIXEL_MEAN) * PIXEL_SCALE, atol=1e-6)
     assert not batch[0].any()
+
+
+def test_ffcv_normalises_in_one_pass_with_the_arithmetic_of_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    numba = pytest.importorskip("numba", reason="the fast extra is not installed")
+    file = PEER_FILES / "ffcv.py"
+    for node in ast.parse(file.read_text()).body:  # the tests lack the library
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("ffcv."):
+            stand_in: Any = ModuleType(node.module)
+            for each in node.names:
+                setattr(stand_in, each.name, type(each.name, (), {"get_iterator": lambda: range}))
+            monkeypatch.setitem(sys.modules, node.module, stand_in)
+    operation = runpy.run_path(str(file))["NormaliseChannelsFirst"]().generate_code()
+    assert not any(isinstance(each.cell_contents, np.ndarray) for each in operation.__closure__)  # no table
+    images = np.random.default_rng(0).integers(0, 256, (2, SIZE, SIZE, 3), np.uint8)
+    batch = np.zeros((3, 3, SIZE, SIZE), np.float32)
+    written = numba.njit(operation)(images, batch)
+    assert len(written) == 2
+    expected = np.empty_like(written)
+    for pixels, image in zip(images, expected, strict=True):
+        normalise(pixels, image)
+    np.testing.assert_allclose(written, expected, atol=1e-6)
+    assert not batch[2].any()
 
 
 def test_a_batch_is_used_again_only_once_it_was_given_back() -> None:
