@@ -39,6 +39,7 @@ from benchmarks.peers.pairs import DOCUMENTED, TUNED, Key, Loader, PairResult, W
 from benchmarks.peers.peer_table import PeerStudy
 from benchmarks.peers.rows import AGAIN, CROPS, OURS, PEERS, PRESAVED, RAW, ROWS, SLOWED, Row
 from benchmarks.peers.worker import LoadedEpochs, LoaderRequest, check_epoch, measure
+from tests.peer_journals import write_journal
 
 BATCH_SIZE, PREFETCH_FACTOR, PHOTOGRAPHS = 8, 2, 40
 MODULE = "benchmarks.peers.__main__"
@@ -309,6 +310,18 @@ def test_an_interrupted_study_goes_on(peers: Any, tmp_path: Path, monkeypatch: p
     assert len(asked) == 1 + len(set(asked))
 
 
+def test_the_committed_journal_of_another_machine_is_refused_before_environments_are_made(
+    peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(peers, "RESULTS", tmp_path)
+    monkeypatch.setattr(peers, "find_interpreters", pytest.fail)
+    journal = write_journal(tmp_path / "peers.jsonl")
+    before = journal.read_text()
+    assert peers.main([]) == 2
+    assert "was measured on 2 CPUs (a processor)" in capsys.readouterr().err
+    assert journal.read_text() == before
+
+
 def test_each_photograph_has_a_label_of_its_own(peers: Any, photographs: Path, tmp_path: Path) -> None:
     folder = peers.make_inputs(photographs, tmp_path / "inputs")
     files, labels = list_photographs(str(folder))
@@ -506,13 +519,14 @@ def test_an_unknown_peer_or_program_is_refused(
 
 
 def test_without_our_own_loader_nothing_is_measured(
-    peers: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(peer: str, folder: Path) -> str:
         raise NotInstalled(f"no wheel of {peer}")
 
     monkeypatch.setattr(peers, "make_environment", refuse)
-    assert peers.main(["--only=threads", f"--python=threads={sys.executable}"]) == 2
+    samples = f"--samples={tmp_path / 'peers.jsonl'}"
+    assert peers.main(["--only=threads", f"--python=threads={sys.executable}", samples]) == 2
     said = capsys.readouterr().err
     assert "fair_etl is left out: no wheel of fair_etl" in said
     assert "nothing was measured: all others are compared with fair_etl" in said
