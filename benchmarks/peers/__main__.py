@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say_failure(f"nothing was measured: all others are compared with {PEERS[0]}", errors)
         return 2
     rows = {(row.task, row.name): row for row in asked if row.peer in pythons}
-    work = Work(photographs, FOLDER / "prepared", options.photographs, options.batch_size, options.workers)
+    prepared = FOLDER / f"prepared-{options.photographs}"
+    work = Work(photographs, prepared, options.photographs, options.batch_size, options.workers)
 
     def measure(key: Key) -> PairResult:
         task, name, arm, number = key

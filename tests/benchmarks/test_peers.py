@@ -67,7 +67,7 @@ def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
         pytest.importorskip(library, reason="the fast extra is not installed")
     folder = tmp_path_factory.mktemp("peers")
     # An earlier study was interrupted while it wrote these files.
-    (folder / "prepared" / "threads-load_memmap.unfinished").mkdir(parents=True)
+    (folder / f"prepared-{PHOTOGRAPHS}" / "threads-load_memmap.unfinished").mkdir(parents=True)
 
     def refuse(peer: str, folder: Path) -> str:
         raise NotInstalled(f"no wheel of {peer}")
@@ -308,6 +308,22 @@ def test_an_interrupted_study_goes_on(peers: Any, tmp_path: Path, monkeypatch: p
     assert peers.main(options) == 130
     assert peers.main(options) == 0
     assert len(asked) == 1 + len(set(asked))
+
+
+def test_what_is_kept_of_another_number_of_photographs_is_not_loaded(
+    peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: set[Path] = set()
+
+    def take(self: Work, base: Loader, other: Loader, number: int) -> PairResult:
+        kept.add(self.prepared)
+        return pair(1.0, 3.0)
+
+    monkeypatch.setattr(Work, "take", take)
+    options = ["--pairs=1", "--task=raw", "--only=threads", f"--python={sys.executable}"]
+    for count in (PHOTOGRAPHS, 2 * PHOTOGRAPHS):
+        assert peers.main([*options, f"--photographs={count}", f"--samples={tmp_path / f'{count}.jsonl'}"]) == 0
+    assert len(kept) == 2
 
 
 def test_the_committed_journal_of_another_machine_is_refused_before_environments_are_made(
