@@ -89,8 +89,9 @@ clean:
 
 # What measures commits needs them, and an archive has none.
 clone:
-	@test -e .git && git rev-parse --verify --quiet HEAD > /dev/null 2>&1 || \
+	@test -e .git || \
 		{ echo "Commits are measured in a clone made by git; this folder is not one: clone the repository." >&2; exit 2; }
+	@git rev-parse --verify HEAD > /dev/null
 
 # Each has what those before it have: they are touched, too, so that none is installed again.
 .venv/asv: .ci/asv.txt .ci/constraints.txt

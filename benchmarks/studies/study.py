@@ -140,15 +140,13 @@ def in_fresh_process(function: Callable[..., Returned], *arguments: Any, method:
 
 def describe_environment() -> dict[str, Any]:
     """Return commit, machine with its kernel's settings, and versions, as JSON values."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--exclude=*", "--dirty", "--abbrev=12"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    describe = ["git", "describe", "--always", "--exclude=*", "--dirty", "--abbrev=12"]
+    try:
+        commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # there is no git
+        commit = ""
     return {
-        "commit": described.stdout.strip(),
+        "commit": commit or "unknown",
         "machine": etl.doctor.describe_machine(),
         "versions": etl.doctor.describe_versions(),
     }

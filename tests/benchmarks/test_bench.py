@@ -315,6 +315,13 @@ def test_what_measures_commits_says_in_one_line_that_an_archive_has_none(tmp_pat
     assert (end.startswith("make: "), made.stdout, made.returncode) == (True, "", 2)
 
 
+def test_a_clone_that_git_refuses_is_refused_in_the_words_of_git(tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text("no clone\n")
+    made = make(tmp_path, "bench")
+    assert made.stderr.startswith("fatal: invalid gitfile format")
+    assert ("clone the repository" in made.stderr, made.stdout, made.returncode) == (False, "", 2)
+
+
 def test_the_tests_run_in_a_folder_with_a_space_in_its_path(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     (folder / ".venv").mkdir(parents=True)

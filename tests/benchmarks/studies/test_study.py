@@ -14,6 +14,7 @@ from rich.console import Console
 from benchmarks.journal import Kind
 from benchmarks.measuring.statistics import Outcome
 from benchmarks.measuring.values import JsonValues
+from benchmarks.studies import study
 from benchmarks.studies.study import INTERRUPTED, Plan, run_study, study_parser
 
 
@@ -138,6 +139,14 @@ def test_a_failure_ends_a_study_and_says_why(tmp_path: Path, capsys: pytest.Capt
     assert run(tmp_path / "study.jsonl", fail) == (2, [])
     assert "('a', 1) is not square" in capsys.readouterr().err
     assert not (tmp_path / "study.jsonl").exists()
+
+
+def test_without_a_clone_or_without_git_the_commit_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "ROOT", tmp_path)
+        assert study.describe_environment()["commit"] == "unknown"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert study.describe_environment()["commit"] == "unknown"
 
 
 def test_every_study_has_its_numbers_and_a_journal_as_options() -> None:
