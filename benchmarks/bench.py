@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.status import Status
 
 from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES, STRATEGIES_VARIABLE, Cell
+from benchmarks.compare_commits.commits import NoSuchCommit, find_commit
 from benchmarks.console import say, wide_console
 from benchmarks.journal import CELLS, JOURNAL_VARIABLE, CellMetrics, by_variant, read_lines, remove_ended, results_in
 
@@ -48,10 +49,8 @@ SUITES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, publish and print the table; return asv's exit code, or 130 after an interruption."""
     options = parse(arguments)
-    if not (ROOT / ".git").exists():
-        print(
-            f"{ROOT} is not a clone made by git, so it has no commits to measure: clone the repository", file=sys.stderr
-        )
+    if reason := unsupported_reason():
+        print(reason, file=sys.stderr)
         return 2
     started = time.monotonic()
     os.environ[PROFILE_VARIABLE] = options.profile
@@ -84,6 +83,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = subprocess.run([sys.executable, "-m", "benchmarks.publish.history_table"], cwd=ROOT, check=False).returncode
     say(f"This took {time.monotonic() - started:.0f} s.", console)
     return max(codes) or published or shown
+
+
+def unsupported_reason() -> str:
+    """Return why asv cannot measure the commits of this folder and publish them; "" if it can."""
+    if not (ROOT / ".git").exists():
+        return f"{ROOT} is not a clone made by git, so it has no commits to measure: clone the repository"
+    from asv.config import Config  # here, because asv's environments, which lack it, import this module
+
+    for branch in filter(None, Config.load(str(ROOT / "asv.conf.json")).branches):
+        try:
+            find_commit(branch, ROOT)
+        except NoSuchCommit as error:
+            return (
+                f"{error}. asv publishes this branch: make it, as in `git branch {branch} origin/{branch}`, or name "
+                "yours in asv.conf.json"
+            )
+    return ""
 
 
 class Progress:

@@ -25,6 +25,7 @@ from benchmarks.journal import CELLS as KIND
 from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, by_variant, open_rounds, remove_ended
 from benchmarks.measuring.clock import EpochMetrics, Split
 from tests.programs import output_of
+from tests.scratch import Scratch
 
 REQUIREMENTS = Path(bench.__file__).parents[1] / ".ci" / "asv.txt"
 PROFILE = Profile("test", samples=32, image_size=32, rounds=3, seconds_per_figure=0.0, grid=False)
@@ -82,6 +83,8 @@ def test_the_journal_of_a_later_suite_outlives_the_suites_before_it(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.setattr(bench, "JOURNALS", folder)
+    monkeypatch.setattr(bench, "unsupported_reason", str)
+    monkeypatch.setenv(PROFILE_VARIABLE, "full")
     interrupt(rounds=2, samples=0)
     seen: list[int] = []
 
@@ -147,6 +150,7 @@ def test_the_full_profile_leaves_out_what_asv_has_but_not_the_suites_with_loader
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.setattr(bench, "JOURNALS", folder)
+    monkeypatch.setattr(bench, "unsupported_reason", str)
     monkeypatch.setenv(PROFILE_VARIABLE, "full")
     monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
     left_out: list[bool] = []
@@ -293,9 +297,25 @@ def test_what_interrupted_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench, "show_progress_of", interrupted)
+    monkeypatch.setattr(bench, "unsupported_reason", str)
     monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: None)
     assert bench.main([]) == bench.INTERRUPTED
     assert "goes on after the last complete round" in capsys.readouterr().out
+
+
+def test_a_clone_without_the_branch_that_asv_publishes_is_refused_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scratch = Scratch(tmp_path, tmp_path)
+    scratch.git("init", "--quiet", "--initial-branch=topic")
+    shutil.copy(bench.ROOT / "asv.conf.json", tmp_path)
+    scratch.commit("On another branch")
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    monkeypatch.setattr(bench, "show_progress_of", pytest.fail)
+    assert bench.main([]) == 2
+    assert "`git branch main origin/main`" in capsys.readouterr().err
+    scratch.git("branch", "main")
+    assert bench.unsupported_reason() == ""
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
