@@ -11,6 +11,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import statistics
 import subprocess
@@ -80,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console,
         )
         return INTERRUPTED
-    shown = subprocess.run([sys.executable, "-m", "benchmarks.publish.history_table"], cwd=ROOT, check=False).returncode
+    table = [sys.executable, "-m", "benchmarks.publish.history_table", find_newest(options.commits)]
+    shown = subprocess.run(table, cwd=ROOT, check=False).returncode
     say(f"This took {time.monotonic() - started:.0f} s.", console)
     return max(codes) or published or shown
 
@@ -100,6 +102,13 @@ def unsupported_reason() -> str:
                 "yours in asv.conf.json"
             )
     return ""
+
+
+def find_newest(commits: str) -> str:
+    """Return the hash of the newest of the commits that were measured; HEAD if only asv knows them, such as NEW."""
+    command = ["git", "rev-list", "--first-parent", "--max-count=1", *shlex.split(commits), "--"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return listed.stdout.strip() or "HEAD"
 
 
 class Progress:
@@ -251,11 +260,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--profile",
         choices=tuple(SUITES),
-        default="quick",
-        help="quick, the default: four strategies and the batch size, in minutes; full: every suite, in hours",
+        default=os.environ.get(PROFILE_VARIABLE, "quick"),
+        help="quick: four strategies and the batch size, in minutes; full: every suite, in hours (default: that of "
+        f"{PROFILE_VARIABLE}, else quick)",
     )
     parser.add_argument("commits", nargs="?", default="HEAD^!", help="as `asv run` takes them (default: HEAD^!)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.profile not in SUITES:  # argparse takes any default
+        parser.error(f"{PROFILE_VARIABLE}={options.profile!r}: this command measures {' or '.join(SUITES)}")
+    return options
 
 
 if __name__ == "__main__":

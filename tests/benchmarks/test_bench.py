@@ -93,7 +93,7 @@ def test_the_journal_of_a_later_suite_outlives_the_suites_before_it(
         return 0
 
     monkeypatch.setattr(bench, "show_progress_of", watch)
-    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
+    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=""))
     assert bench.main(["--profile", "full"]) == 0
     assert seen == [1] * (len(bench.SUITES["full"]) + 1)  # and asv publish
 
@@ -152,7 +152,7 @@ def test_the_full_profile_leaves_out_what_asv_has_but_not_the_suites_with_loader
     monkeypatch.setattr(bench, "JOURNALS", folder)
     monkeypatch.setattr(bench, "unsupported_reason", str)
     monkeypatch.setenv(PROFILE_VARIABLE, "full")
-    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
+    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=""))
     left_out: list[bool] = []
 
     def watch(command: list[str], *_: object) -> int:
@@ -296,11 +296,42 @@ def test_what_interrupted_says_how_to_go_on(
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
+    monkeypatch.setenv(PROFILE_VARIABLE, "quick")
+    monkeypatch.setenv(JOURNAL_VARIABLE, "")  # for the time after this test: both are set anew
     monkeypatch.setattr(bench, "show_progress_of", interrupted)
     monkeypatch.setattr(bench, "unsupported_reason", str)
     monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: None)
     assert bench.main([]) == bench.INTERRUPTED
     assert "goes on after the last complete round" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("commits", ["v0.1^!", "main~2..main~1", "NEW"])
+def test_the_table_is_that_of_the_newest_commit_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: str
+) -> None:
+    scratch = Scratch(tmp_path, tmp_path)
+    scratch.git("init", "--quiet", "--initial-branch=main")
+    hashes = []
+    for number in range(3):
+        (tmp_path / "file").write_text(str(number))
+        hashes.append(scratch.commit(f"Commit {number}"))
+    scratch.git("tag", "v0.1", hashes[0])
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    assert bench.find_newest(commits) == {"v0.1^!": hashes[0], "NEW": "HEAD"}.get(commits, hashes[1])
+
+
+def test_the_profile_is_that_of_the_environment_unless_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(PROFILE_VARIABLE, raising=False)
+    assert bench.parse([]).profile == "quick"
+    monkeypatch.setenv(PROFILE_VARIABLE, "full")
+    assert bench.parse([]).profile == "full"
+    assert bench.parse(["--profile", "quick"]).profile == "quick"
+    monkeypatch.setenv(PROFILE_VARIABLE, "check")
+    with pytest.raises(SystemExit, match="2"):
+        bench.parse([])
+    assert "FAIR_ETL_PROFILE='check': this command measures quick or full" in capsys.readouterr().err
 
 
 def test_a_clone_without_the_branch_that_asv_publishes_is_refused_before_measuring(
@@ -310,6 +341,7 @@ def test_a_clone_without_the_branch_that_asv_publishes_is_refused_before_measuri
     scratch.git("init", "--quiet", "--initial-branch=topic")
     shutil.copy(bench.ROOT / "asv.conf.json", tmp_path)
     scratch.commit("On another branch")
+    monkeypatch.setenv(PROFILE_VARIABLE, "quick")
     monkeypatch.setattr(bench, "ROOT", tmp_path)
     monkeypatch.setattr(bench, "show_progress_of", pytest.fail)
     assert bench.main([]) == 2
