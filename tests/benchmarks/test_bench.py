@@ -24,6 +24,7 @@ from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES_VARIABLE, Cell, Profil
 from benchmarks.journal import CELLS as KIND
 from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, by_variant, open_rounds, remove_ended
 from benchmarks.measuring.clock import EpochMetrics, Split
+from tests import other_pythons
 from tests.programs import output_of
 from tests.scratch import Scratch
 
@@ -297,7 +298,7 @@ def test_what_interrupted_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setenv(PROFILE_VARIABLE, "quick")
-    monkeypatch.setenv(JOURNAL_VARIABLE, "")  # for the time after this test: both are set anew
+    monkeypatch.setenv(JOURNAL_VARIABLE, "")  # `main` sets it, and this restores it
     monkeypatch.setattr(bench, "show_progress_of", interrupted)
     monkeypatch.setattr(bench, "unsupported_reason", str)
     monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: None)
@@ -382,6 +383,35 @@ def test_the_tests_run_in_a_folder_with_a_space_in_its_path(tmp_path: Path) -> N
         line for line in make(folder, "-n", "-o", ".venv/test", "test").stdout.splitlines() if "asv check" in line
     )
     assert shlex.split(checks)[-1] == f"existing:{folder}/.venv/bin/python"
+
+
+@pytest.mark.parametrize("named", [(), ("PYTHON=python3",)])
+def test_a_python_that_is_not_supported_is_refused_before_the_environment_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: tuple[str, ...]
+) -> None:
+    for name in (".ci/asv.txt", ".ci/constraints.txt", "pyproject.toml", "python3"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "python3").write_text('#!/bin/sh\necho "$@" >> called\nexit 1\n')
+    (tmp_path / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    made = make(tmp_path, *named, ".venv/test")
+    said, *_ = made.stderr.splitlines()
+    assert said == "Python 3.11 to 3.13 is needed: name one, as in make test PYTHON=python3.13"
+    assert (made.returncode, "venv" in (tmp_path / "called").read_text()) == (2, False)
+
+
+def test_the_supported_pythons_are_those_of_the_package() -> None:
+    text = (bench.ROOT / "pyproject.toml").read_text()
+    versions = [(3, int(minor)) for minor in re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', text)]
+    assert (other_pythons.OLDEST, other_pythons.NEWEST) == (min(versions), max(versions))
+    makefile = (bench.ROOT / "Makefile").read_text()
+    assert f"{min(versions)} <= sys.version_info[:2] <= {max(versions)}" in makefile
+
+
+def test_no_installation_goes_to_the_user_s_folder_whatever_pip_s_configuration_says(tmp_path: Path) -> None:
+    (tmp_path / "print.mk").write_text("include Makefile\nprint:\n\t@echo $$PIP_USER\n")
+    assert make(tmp_path, "-f", "print.mk", "print").stdout == "0\n"
 
 
 def test_another_python_that_is_named_makes_the_environment_anew(tmp_path: Path) -> None:
