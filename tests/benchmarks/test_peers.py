@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -39,7 +40,9 @@ from benchmarks.peers.pairs import DOCUMENTED, TUNED, Key, Loader, PairResult, W
 from benchmarks.peers.peer_table import PeerStudy
 from benchmarks.peers.rows import AGAIN, CROPS, OURS, PEERS, PRESAVED, RAW, ROWS, SLOWED, Row
 from benchmarks.peers.worker import LoadedEpochs, LoaderRequest, check_epoch, measure
+from benchmarks.servers import ROOT
 from tests.peer_journals import write_journal
+from tests.programs import output_of
 
 BATCH_SIZE, PREFETCH_FACTOR, PHOTOGRAPHS = 8, 2, 40
 MODULE = "benchmarks.peers.__main__"
@@ -96,7 +99,7 @@ def test_every_loader_has_a_pair_with_the_same_images_as_ours(compared: tuple[in
     measured = {key: each for key, each in results.items() if not each.failure}
     names = {(key[0], key[1]) for key in measured}
     expected = {(row.task, row.name) for row in ROWS if row.peer in HERE}
-    assert expected - names <= {(CROPS, "DataLoader, torchvision")}  # where torch's build has no torchvision
+    assert expected - names == (set() if find_spec("torchvision") else {(CROPS, "DataLoader, torchvision")})
     for (task, name, arm, number), each in measured.items():
         assert (arm, number) == (DOCUMENTED, 0)
         assert each.ratio > 0
@@ -434,6 +437,26 @@ def test_workers_do_not_write_into_the_batch_that_is_in_use(in_order: bool) -> N
         assert (batch == first).all()
         seen.append(first)
     assert (seen if in_order else sorted(seen)) == list(range(count))
+
+
+def test_a_torchvision_that_is_built_for_cuda_loads_beside_a_torch_without_it(photographs: Path, tmp_path: Path) -> None:
+    for library in ("cv2", "simplejpeg"):
+        pytest.importorskip(library, reason="the fast extra is not installed")
+    transforms = tmp_path / "torchvision" / "transforms"
+    transforms.mkdir(parents=True)
+    names = ("Compose", "Normalize", "PILToTensor", "RandomHorizontalFlip", "RandomResizedCrop", "ToDtype")
+    (transforms / "v2.py").write_text(f"def make(*_, **__): pass\n{' = '.join(names)} = make\n")
+    (tmp_path / "torchvision" / "__init__.py").write_text(
+        "from torch.library import register_fake\n"
+        "for operator in ('nms', 'qnms'):\n"
+        "    register_fake(f'torchvision::{operator}')(lambda dets, scores, iou_threshold: dets)\n"
+    )
+    program = (
+        "from benchmarks.peers.torch_dataloader import load_with_torchvision\n"
+        f"for _ in range(2): print(len(load_with_torchvision({str(photographs)!r}, {BATCH_SIZE}, 1)))"
+    )
+    batches = str(PHOTOGRAPHS // BATCH_SIZE)
+    assert output_of("-c", program, cwd=ROOT, PYTHONPATH=str(tmp_path)).split() == [batches, batches]
 
 
 def test_every_row_has_a_loader_and_what_is_kept_is_prepared() -> None:
