@@ -41,6 +41,7 @@ from benchmarks.peers.peer_table import PeerStudy
 from benchmarks.peers.rows import AGAIN, CROPS, OURS, PEERS, PRESAVED, RAW, ROWS, SLOWED, Row
 from benchmarks.peers.worker import LoadedEpochs, LoaderRequest, check_epoch, measure
 from benchmarks.servers import ROOT
+from etl.stages.cursor import ThreadCursor
 from tests.peer_journals import write_journal
 from tests.programs import output_of
 
@@ -388,6 +389,19 @@ def test_ffcv_normalises_in_one_pass_with_the_arithmetic_of_the_other_rows(monke
         normalise(pixels, image)
     np.testing.assert_allclose(written, expected, atol=1e-6)
     assert not batch[2].any()
+
+
+def test_the_loop_of_the_other_rows_writes_straight_into_a_batch_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba", reason="the fast extra is not installed")
+    fair_etl = importlib.import_module("benchmarks.peers.fair_etl")
+    pixels = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), np.uint8)
+    record = {"features": pixels, "label": np.int64(7)}
+    expected = fair_etl.normalised(record)["features"]
+    monkeypatch.setattr(fair_etl, "normalised", pytest.fail)
+    batch = {"features": np.zeros((2, 3, SIZE, SIZE), np.float32), "label": np.zeros(2, np.int64)}
+    etl.Pipeline([fair_etl.NormalisedInPlace()]).write_into(record, batch, 1, None, ThreadCursor())
+    np.testing.assert_array_equal(batch["features"][1], expected)
+    assert (batch["features"][0].any(), batch["label"].tolist()) == (False, [0, 7])
 
 
 def test_a_batch_is_used_again_only_once_it_was_given_back() -> None:
