@@ -109,6 +109,7 @@ ROWS = (
     Row("FFCV, channels first", PRESAVED, "ffcv", "load_channels_first"),
     Row("DALI, npy", PRESAVED, "dali", "LoadNpy"),
     Row("tf.data, a file each", PRESAVED, "tf_data", "load_files"),
+    Row("tf.data, TFRecord", PRESAVED, "tf_data", "load_records", _SHUFFLES),
     Row("LitData", PRESAVED, "litdata", "load_pixels"),
     Row("MosaicML", PRESAVED, "mosaicml", "load_pixels"),
     Row("HF datasets", PRESAVED, "hf_datasets", "load_pixels"),
