@@ -51,8 +51,8 @@ class NotInstalled(Exception):  # noqa: N818 - the word the reader looks for
 
 
 def _run(command: list[str], folder: Path) -> None:
-    # All environments share a cache, beside them, so that torch is fetched once. PIP_USER=0: pip's configuration may say
-    # `user = true`.
+    # All environments share a cache, beside them, so that torch is fetched once. PIP_USER is for a configuration of pip
+    # that says `user = true`.
     variables = {"PIP_CACHE_DIR": str(folder / "cache"), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_USER": "0"}
     try:
         done = subprocess.run(

@@ -9,9 +9,9 @@ So the data set repeats, and one iterator serves all epochs, as `Model.fit` does
 Normalising is compiled by XLA (tensorflow.org/xla), which casts, transposes and scales in one pass; without XLA each of
 these operations is a pass.
 
-tensorflow.org/tutorials/load_data/tfrecord advises TFRecords, which may hold any bytes, in at least ten files for a host,
-of at least 10 MB each. A file is read from its beginning, so the files are shuffled, and records in a buffer. With a file
-for each photograph, names are shuffled instead.
+tensorflow.org/tutorials/load_data/tfrecord advises TFRecords, which may hold any bytes, in at least ten files for a
+host, of at least 10 MB each. A file is read from its beginning, so the files are shuffled, and records in a buffer. With
+a file for each photograph, names are shuffled instead.
 """
 
 from __future__ import annotations

@@ -404,9 +404,9 @@ def test_a_python_that_is_not_supported_is_refused_before_the_environment_is_mad
 def test_the_supported_pythons_are_those_of_the_package() -> None:
     text = (bench.ROOT / "pyproject.toml").read_text()
     versions = [(3, int(minor)) for minor in re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', text)]
-    assert (other_pythons.OLDEST, other_pythons.NEWEST) == (min(versions), max(versions))
-    makefile = (bench.ROOT / "Makefile").read_text()
-    assert f"{min(versions)} <= sys.version_info[:2] <= {max(versions)}" in makefile
+    oldest, newest = min(versions), max(versions)
+    assert (oldest, newest) == (other_pythons.OLDEST, other_pythons.NEWEST)
+    assert f"{oldest} <= sys.version_info[:2] <= {newest}" in (bench.ROOT / "Makefile").read_text()
 
 
 def test_no_installation_goes_to_the_user_s_folder_whatever_pip_s_configuration_says(tmp_path: Path) -> None:

@@ -453,7 +453,9 @@ def test_workers_do_not_write_into_the_batch_that_is_in_use(in_order: bool) -> N
     assert (seen if in_order else sorted(seen)) == list(range(count))
 
 
-def test_a_torchvision_that_is_built_for_cuda_loads_beside_a_torch_without_it(photographs: Path, tmp_path: Path) -> None:
+def test_a_torchvision_that_is_built_for_cuda_loads_beside_a_torch_without_it(
+    photographs: Path, tmp_path: Path
+) -> None:
     for library in ("cv2", "simplejpeg"):
         pytest.importorskip(library, reason="the fast extra is not installed")
     transforms = tmp_path / "torchvision" / "transforms"
