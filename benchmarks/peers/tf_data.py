@@ -10,8 +10,8 @@ Normalising is compiled by XLA (tensorflow.org/xla), which casts, transposes and
 these operations is a pass.
 
 tensorflow.org/tutorials/load_data/tfrecord advises TFRecords, which may hold any bytes, in at least ten files for a
-host, of at least 10 MB each. A file is read from its beginning, so the files are shuffled, and records in a buffer. With
-a file for each photograph, names are shuffled instead.
+host, of at least 10 MB each. A file is read from its beginning, so the files are shuffled, and records in a buffer.
+With a file for each photograph, names are shuffled instead.
 """
 
 from __future__ import annotations
