@@ -409,6 +409,18 @@ def test_the_supported_pythons_are_those_of_the_package() -> None:
     assert f"{oldest} <= sys.version_info[:2] <= {newest}" in (bench.ROOT / "Makefile").read_text()
 
 
+def test_the_tests_with_other_pythons_leave_out_those_that_are_not_supported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for minor in range(9, 16):
+        (tmp_path / f"python3.{minor}").write_text("#!/bin/sh\n")
+        (tmp_path / f"python3.{minor}").chmod(0o755)
+    for variable in ("PATH", "HOME"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    expected = [(3, minor) for minor in (11, 12, 13) if (3, minor) != sys.version_info[:2]]
+    assert list(other_pythons.find_pythons()) == expected
+
+
 def test_no_installation_goes_to_the_user_s_folder_whatever_pip_s_configuration_says(tmp_path: Path) -> None:
     (tmp_path / "print.mk").write_text("include Makefile\nprint:\n\t@echo $$PIP_USER\n")
     assert make(tmp_path, "-f", "print.mk", "print").stdout == "0\n"
