@@ -9,9 +9,16 @@ BIN := .venv/bin
 export PIP_NO_COMPILE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_RETRIES := 10
+# Into the environments, even if pip's configuration says `user = true`.
+export PIP_USER := 0
+# Ends make, unless the Python is one that the packages support.
+define supported
+$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	{ echo "Python 3.11 to 3.13 is needed: name one, as in make test PYTHON=python3.13" >&2; exit 2; }
+endef
 # Makes the environment, unless it is there, and installs packages; says every five seconds that it still does.
 define install
-$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+@$(BIN)/python -m pip --version > /dev/null 2>&1 || { $(supported); $(PYTHON) -m venv --clear .venv; }
 sh .ci/busy "Installing $(1) into .venv" $(BIN)/python -m pip install --quiet -c .ci/constraints.txt $(2)
 endef
 # A test that kills its process is a failure; with another process it would be run again, and again.
@@ -89,8 +96,9 @@ clean:
 
 # What measures commits needs them, and an archive has none.
 clone:
-	@test -e .git && git rev-parse --verify --quiet HEAD > /dev/null 2>&1 || \
+	@test -e .git || \
 		{ echo "Commits are measured in a clone made by git; this folder is not one: clone the repository." >&2; exit 2; }
+	@git rev-parse --verify HEAD > /dev/null
 
 # Each has what those before it have: they are touched, too, so that none is installed again.
 .venv/asv: .ci/asv.txt .ci/constraints.txt
@@ -111,5 +119,6 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 .venv/asv .venv/bench .venv/test: .venv/lib/python$(VERSION)
 
 .venv/lib/python$(VERSION):
+	@$(supported)
 	$(PYTHON) -m venv --clear .venv
 endif

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import statistics
 import subprocess
@@ -24,7 +25,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.status import Status
 
-from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES, Cell
+from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES, STRATEGIES_VARIABLE, Cell
+from benchmarks.compare_commits.commits import NoSuchCommit, find_commit
 from benchmarks.console import say, wide_console
 from benchmarks.journal import CELLS, JOURNAL_VARIABLE, CellMetrics, by_variant, read_lines, remove_ended, results_in
 
@@ -48,24 +50,24 @@ SUITES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, publish and print the table; return asv's exit code, or 130 after an interruption."""
     options = parse(arguments)
-    if not (ROOT / ".git").exists():
-        print(
-            f"{ROOT} is not a clone made by git, so it has no commits to measure: clone the repository", file=sys.stderr
-        )
+    if reason := unsupported_reason():
+        print(reason, file=sys.stderr)
         return 2
     started = time.monotonic()
     os.environ[PROFILE_VARIABLE] = options.profile
     os.environ[JOURNAL_VARIABLE] = str(JOURNALS)
     console = wide_console()
     asv = [sys.executable, "-m", "asv"]
-    again = ["--skip-existing-successful"] if options.profile == "full" else []
-    measure = [*asv, "run", "--record-samples", "--show-stderr", *again]
+    measure = [*asv, "run", "--record-samples", "--show-stderr"]
+    # The code of a user's loader may have changed since it was measured.
+    measured_anew = "end_to_end" if os.environ.get(STRATEGIES_VARIABLE) else ""
     codes = set()
     try:
         subprocess.run([*asv, "machine", "--yes"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         for suite in SUITES[options.profile]:
             begun = time.time()
-            command = [*measure, "--bench", rf"^{suite}\b", options.commits]
+            again = ["--skip-existing-successful"] if options.profile == "full" and suite != measured_anew else []
+            command = [*measure, *again, "--bench", rf"^{suite}\b", options.commits]
             code = show_progress_of(command, f"asv starts with {suite}", Progress(JOURNALS), console)
             if code not in (0, SOME_FAILED):
                 return code
@@ -73,11 +75,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
             remove_ended(JOURNALS, begun)  # asv has kept the results
         published = show_progress_of([*asv, "publish"], "publishing", lambda: None, console)
     except KeyboardInterrupt:
-        say("Interrupted: the next call goes on after the last complete round, or suite without rounds.", console)
+        say(
+            "Interrupted: the next call goes on after the last complete round; a suite without rounds, or with a "
+            "loader of yours, begins again.",
+            console,
+        )
         return INTERRUPTED
-    shown = subprocess.run([sys.executable, "-m", "benchmarks.publish.history_table"], cwd=ROOT, check=False).returncode
+    table = [sys.executable, "-m", "benchmarks.publish.history_table", find_newest(options.commits)]
+    shown = subprocess.run(table, cwd=ROOT, check=False).returncode
     say(f"This took {time.monotonic() - started:.0f} s.", console)
     return max(codes) or published or shown
+
+
+def unsupported_reason() -> str:
+    """Return why asv cannot measure the commits of this folder and publish them; "" if it can."""
+    if not (ROOT / ".git").exists():
+        return f"{ROOT} is not a clone made by git, so it has no commits to measure: clone the repository"
+    from asv.config import Config  # here, because asv's environments, which lack it, import this module
+
+    for branch in filter(None, Config.load(str(ROOT / "asv.conf.json")).branches):
+        try:
+            find_commit(branch, ROOT)
+        except NoSuchCommit as error:
+            return (
+                f"{error}. asv publishes this branch: make it, as in `git branch {branch} origin/{branch}`, or name "
+                "yours in asv.conf.json"
+            )
+    return ""
+
+
+def find_newest(commits: str) -> str:
+    """Return the hash of the newest of the commits that were measured; HEAD if only asv knows them, such as NEW."""
+    command = ["git", "rev-list", "--first-parent", "--max-count=1", *shlex.split(commits), "--"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return listed.stdout.strip() or "HEAD"
 
 
 class Progress:
@@ -229,11 +260,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--profile",
         choices=tuple(SUITES),
-        default="quick",
-        help="quick, the default: four strategies and the batch size, in minutes; full: every suite, in hours",
+        default=os.environ.get(PROFILE_VARIABLE, "quick"),
+        help="quick: four strategies and the batch size, in minutes; full: every suite, in hours (default: that of "
+        f"{PROFILE_VARIABLE}, else quick)",
     )
     parser.add_argument("commits", nargs="?", default="HEAD^!", help="as `asv run` takes them (default: HEAD^!)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.profile not in SUITES:  # argparse takes any default
+        parser.error(f"{PROFILE_VARIABLE}={options.profile!r}: this command measures {' or '.join(SUITES)}")
+    return options
 
 
 if __name__ == "__main__":

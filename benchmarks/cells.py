@@ -248,8 +248,9 @@ class Profile:
 
     @property
     def version(self) -> str:
-        """Version of all benchmarks, for asv: results of different profiles do not belong in one history."""
-        return f"{METHOD_VERSION}-{self.name}"
+        """Version of all benchmarks, for asv: different profiles, or numbers of CPUs, do not belong in one history."""
+        cpus = os.environ.get(CPUS_VARIABLE)
+        return f"{METHOD_VERSION}-{self.name}{f'-{cpus}-cpus' if cpus else ''}"
 
 
 def chosen_profile() -> Profile:

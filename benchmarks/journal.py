@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -188,7 +189,8 @@ def open_rounds(
 ) -> Iterator[Journal[tuple[Variant, int], Result]]:
     """Open the journal of rounds of these variants, with the samples of complete rounds in it.
 
-    Journals of another commit, profile or machine, or of other code that measures, are other files.
+    Journals of another commit, profile or machine, or of other code that measures, are other files. With a user's
+    loader no round is taken over: its code may have changed since, and nothing here would show it.
     """
     folder = os.environ.get(JOURNAL_VARIABLE)
     path = None if folder is None else Path(folder) / f"{_name(kind, variants, profile)}.jsonl"
@@ -197,7 +199,7 @@ def open_rounds(
     complete = [
         number
         for number in range(profile.rounds)
-        if all((each, number) in journal.results for each in variants if each not in failed)
+        if not profile.functions and all((each, number) in journal.results for each in variants if each not in failed)
     ]
     journal.rewrite({key: result for key, result in journal.results.items() if key[1] in complete})
     yield journal
@@ -255,5 +257,6 @@ def _name(kind: Kind[Any, Any], variants: Sequence[Variant], profile: Profile) -
             digest.update(file.read_bytes())
     digest.update(json.dumps([to_json(replace(profile, rounds=0)), to_json(variants)]).encode())
     digest.update(json.dumps([os.environ.get(name) for name in ("ASV_ENV_NAME", CPUS_VARIABLE)]).encode())
+    digest.update(json.dumps([platform.node(), sorted(os.sched_getaffinity(0))]).encode())
     commit = os.environ.get("ASV_COMMIT", "uncommitted")[:12]
     return f"{commit}-{kind.experiment}-{profile.name}-{digest.hexdigest()}"

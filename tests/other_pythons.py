@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / ".asv" / "pythons"
-OLDEST = (3, 11)
+OLDEST, NEWEST = (3, 11), (3, 13)
 TESTED = ("presave", "sources", "stages", "loading", "kernels", "iterators", "runtime", "demonstration")
 PACKAGES = ("--editable", ".[fast,formats,demo]", "hypothesis", "jsonschema", "pytest", "pytest-xdist")
 
@@ -27,7 +27,8 @@ def find_pythons() -> dict[tuple[int, int], str]:
         for path in sorted(folder.glob("python3.*")):
             match = re.fullmatch(r"python3\.(\d+)", path.name)
             version = (3, int(match[1])) if match else (0, 0)
-            if version >= OLDEST and version != sys.version_info[:2] and version not in found and _runs(path):
+            is_other = OLDEST <= version <= NEWEST and version != sys.version_info[:2]
+            if is_other and version not in found and _runs(path):
                 found[version] = str(path)
     return dict(sorted(found.items()))
 
@@ -44,7 +45,8 @@ def main() -> int:
         own = str(folder / "bin" / "python")
         subprocess.run([pythons[major, minor], "-m", "venv", "--clear", folder], check=True)
         pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ".ci/constraints.txt"]
-        subprocess.run([*pip, *PACKAGES], cwd=ROOT, check=True)
+        # Into that environment, even if pip's configuration says `user = true`.
+        subprocess.run([*pip, *PACKAGES], cwd=ROOT, check=True, env={**os.environ, "PIP_USER": "0"})
         tests = [own, "-m", "pytest", "-q", "-r", "fE", "-p", "tests.without_torch", "--numprocesses", "2"]
         folders = [f"tests/{each}" for each in TESTED]
         ran = subprocess.run([*tests, "-m", "not slow and not alone", *folders], cwd=ROOT, check=False)

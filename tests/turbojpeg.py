@@ -50,7 +50,9 @@ def _build(source: Path) -> None:
     (link,) = re.findall(r'href="([^"#]*simplejpeg-1\.9\.0\.tar\.gz)', page)
     content = urllib.request.urlopen(urljoin(INDEX, link), timeout=60).read()  # noqa: S310 - the index of pip
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        archive.extractall(FOLDER, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(FOLDER)  # noqa: S202 - the archive that pip installs from
     for call in (
         ["-S", source, "-B", source / "build", *OPTIONS],
         ["--build", source / "build", "--target", "turbojpeg", "--parallel", "2"],

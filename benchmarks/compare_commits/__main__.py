@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,12 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         a, b = extract(options.a), extract(options.b)
         verdicts = compare(a, b, options.minutes * 60, equivalence_margin, errors, options.only)
-    except (NoSuchCommit, DifferentWork, MeasurementError) as error:
+        show(a, b, verdicts, equivalence_margin, time.monotonic() - started, wide_console())
+        if options.json is not None:
+            options.json.write_text(json.dumps(as_json(a, b, verdicts, equivalence_margin), indent=1) + "\n")
+    except (NoSuchCommit, DifferentWork, MeasurementError, OSError) as error:
         say_failure(error, errors)
         return 2
-    show(a, b, verdicts, equivalence_margin, time.monotonic() - started, wide_console())
-    if options.json is not None:
-        options.json.write_text(json.dumps(as_json(a, b, verdicts, equivalence_margin), indent=1) + "\n")
+    except Exception:  # noqa: BLE001 - Python would exit with 1, which says that B is slower
+        traceback.print_exc()
+        return 2
     return int(any(each.outcome is Outcome.SLOWER for each in verdicts.values()))
 
 
@@ -91,7 +95,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"measure only some of {', '.join(WORKS)}, and give them all of the time",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.json is not None and not options.json.parent.is_dir():
+        parser.error(f"--json: {options.json.parent} is not a folder")
+    return options
 
 
 def minutes(text: str) -> float:

@@ -61,7 +61,9 @@ def extract(name: str, repository: Path = ROOT) -> Commit:
             tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files,
         ):
             complete = Path(unfinished) / "complete"
-            files.extractall(complete, filter="data")
+            if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+                files.extraction_filter = tarfile.data_filter
+            files.extractall(complete)  # noqa: S202 - git has made the archive
             os.rename(complete, folder)
     return Commit(name, sha, folder)
 

@@ -39,7 +39,7 @@ from benchmarks.peers.peer_table import show
 from benchmarks.peers.rows import AGAIN, OURS, PEERS, ROWS, SLOWED, TASKS, Row
 from benchmarks.servers import ROOT
 from benchmarks.studies.study import FOLDER as RESULTS
-from benchmarks.studies.study import Plan, run_study, study_parser
+from benchmarks.studies.study import Plan, refuse_other_machine, run_study, study_parser
 
 FOLDER = ROOT / ".asv" / "peers"
 # Pairs of each row; of a row that is close, until its interval is this narrow on either side, or there are so many.
@@ -54,16 +54,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the pairs that are missing, and print the tables; return 2 if the call was wrong."""
     options = parse(arguments)
     errors = Console(stderr=True)
+    path = options.samples or RESULTS / "peers.jsonl"
+    asked = [row for row in ROWS if row.task in options.task and row.peer in (PEERS[0], *options.only)]
+    if options.samples is None:  # now, because environments take long to make
+        committed = read_results(path, PAIRS)
+        try:
+            if any(key not in committed for key in wanted_pairs(committed, asked, options.pairs)):
+                refuse_other_machine(path)
+        except ValueError as error:
+            say_failure(error, errors)
+            return 2
     FOLDER.mkdir(parents=True, exist_ok=True)
     photographs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
     pythons, missing = find_interpreters(options.only, dict(options.python), errors)
     if PEERS[0] not in pythons:
         say_failure(f"nothing was measured: all others are compared with {PEERS[0]}", errors)
         return 2
-    rows = {(row.task, row.name): row for row in ROWS if row.task in options.task and row.peer in pythons}
-    work = Work(photographs, FOLDER / "prepared", options.photographs, options.batch_size, options.workers)
-
-    path = options.samples or RESULTS / "peers.jsonl"
+    rows = {(row.task, row.name): row for row in asked if row.peer in pythons}
+    prepared = FOLDER / f"prepared-{options.photographs}"
+    work = Work(photographs, prepared, options.photographs, options.batch_size, options.workers)
 
     def measure(key: Key) -> PairResult:
         task, name, arm, number = key

@@ -51,11 +51,17 @@ class NotInstalled(Exception):  # noqa: N818 - the word the reader looks for
 
 
 def _run(command: list[str], folder: Path) -> None:
-    # All environments share a cache, beside them, so that torch is fetched once.
-    variables = {**os.environ, "PIP_CACHE_DIR": str(folder / "cache"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    # All environments share a cache, beside them, so that torch is fetched once. PIP_USER is for a configuration of pip
+    # that says `user = true`.
+    variables = {"PIP_CACHE_DIR": str(folder / "cache"), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_USER": "0"}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, env=variables, timeout=INSTALL_TIMEOUT_SECONDS, check=False
+            command,
+            capture_output=True,
+            text=True,
+            env={**os.environ, **variables},
+            timeout=INSTALL_TIMEOUT_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise NotInstalled(f"not installed after {INSTALL_TIMEOUT_SECONDS} s") from None

@@ -40,23 +40,23 @@ from benchmarks.peers.loader import (
     list_photographs,
 )
 
-# The normalised value of each of the 256 pixels, a row for each channel.
-PIXEL_TABLE = (np.arange(256, dtype=np.float32) - PIXEL_MEAN[:, 0]) * PIXEL_SCALE[:, 0]
-
 
 class NormaliseChannelsFirst(Operation):
-    """Normalises by a table, as FFCV does, and transposes: "Customization" in its docs."""
+    """Normalises and transposes in one pass, with the loop of the other rows: "Customization" in FFCV's docs."""
 
     def generate_code(self) -> Any:
-        each, table = Compiler.get_iterator(), np.ascontiguousarray(PIXEL_TABLE)
+        each = Compiler.get_iterator()
+        mean0, mean1, mean2 = PIXEL_MEAN.reshape(3)
+        scale0, scale1, scale2 = PIXEL_SCALE.reshape(3)
 
         def normalise(images: Any, batch: Any) -> Any:
             for number in each(len(images)):
-                pixels = images[number].reshape(-1, 3)
-                for channel in range(3):
-                    plane, values = batch[number, channel].reshape(-1), table[channel]
-                    for pixel in range(len(plane)):
-                        plane[pixel] = values[pixels[pixel, channel]]
+                line, planes = images[number].reshape(-1), batch[number].reshape(3, -1)
+                red, green, blue = planes[0], planes[1], planes[2]
+                for pixel in range(len(red)):
+                    red[pixel] = (np.float32(line[3 * pixel]) - mean0) * scale0
+                    green[pixel] = (np.float32(line[3 * pixel + 1]) - mean1) * scale1
+                    blue[pixel] = (np.float32(line[3 * pixel + 2]) - mean2) * scale2
             return batch[: len(images)]
 
         normalise.is_parallel = True

@@ -10,8 +10,10 @@ used again. FFCV and DALI do the same with theirs. As there, a batch is valid un
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -190,6 +192,29 @@ class SharedBatches:
         worker: Any = get_worker_info()
         self._turn = (self._turn + 1) % self._memory.shape[1]
         return self._memory[worker.id, self._turn, :count]
+
+
+# Declarations of operators go when their library does.
+DECLARATIONS: list[Any] = []
+
+
+def import_torchvision() -> None:
+    """Import torchvision beside a torch for the CPU alone.
+
+    PyPI's torchvision is built for CUDA. Without CUDA its operators do not load, and its import ends at `nms` and
+    `qnms`, which it registers in any case. Nothing here calls them, so it is enough to declare them.
+    """
+    import torch
+
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        DECLARATIONS.append(library)
 
 
 class ReadAhead:

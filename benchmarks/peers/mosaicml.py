@@ -8,8 +8,6 @@ do not need, and other algorithms of shuffling: "py1s" instead of "py1e".
 
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import Any
 
 import cv2
@@ -24,30 +22,11 @@ from benchmarks.peers.loader import (
     decode,
     fill_from_jpegs,
     fill_from_pixels,
+    import_torchvision,
     list_photographs,
 )
 
-
-def import_torchvision() -> None:
-    """Import torchvision, whose base class `streaming` uses, beside a torch for the CPU alone.
-
-    PyPI's torchvision is built for CUDA. Without CUDA its operators do not load, and its import ends at `nms` and
-    `qnms`, which it registers in any case. Nothing here calls them, so it is enough to declare them.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        library = torch.library.Library("torchvision", "DEF")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        DECLARATIONS.append(library)
-
-
-# Declarations of operators go when their library does.
-DECLARATIONS: list[Any] = []
-import_torchvision()
+import_torchvision()  # whose base class `streaming` uses
 
 from streaming import MDSWriter, StreamingDataset  # noqa: E402 - it imports torchvision
 from streaming.base.util import clean_stale_shared_memory  # noqa: E402

@@ -8,6 +8,10 @@ So the data set repeats, and one iterator serves all epochs, as `Model.fit` does
 
 Normalising is compiled by XLA (tensorflow.org/xla), which casts, transposes and scales in one pass; without XLA each of
 these operations is a pass.
+
+tensorflow.org/tutorials/load_data/tfrecord advises TFRecords, which may hold any bytes, in at least ten files for a
+host, of at least 10 MB each. A file is read from its beginning, so the files are shuffled, and records in a buffer.
+With a file for each photograph, names are shuffled instead.
 """
 
 from __future__ import annotations
@@ -30,6 +34,9 @@ from benchmarks.peers.loader import (
     decode,
     list_photographs,
 )
+
+# Files of TFRecords.
+SHARDS = 10
 
 
 class Epochs:
@@ -110,7 +117,13 @@ def _load_photographs(
     return Epochs(dataset, -(-len(files) // batch_size))
 
 
-# A file for each photograph, so that names are shuffled: a TFRecord is shuffled in memory, from its beginning.
+@tf.function(jit_compile=True)
+def normalise_kept(kept: Any) -> Any:
+    """Return images, normalised, from rows of bytes that end with their pixels."""
+    pixels = tf.reshape(kept[:, -SIZE * SIZE * 3 :], (-1, SIZE, SIZE, 3))
+    return (tf.cast(tf.transpose(pixels, (0, 3, 1, 2)), tf.float32) - PIXEL_MEAN) * PIXEL_SCALE
+
+
 def prepare_files(path: str, folder: str) -> None:
     files, labels = list_photographs(path)
     for number, file in enumerate(files):
@@ -125,12 +138,7 @@ def load_files(
         return tf.io.read_file(file), label
 
     def load(records: Any, labels: Any) -> Any:
-        return normalise(tf.io.decode_raw(records, tf.uint8)), labels
-
-    @tf.function(jit_compile=True)
-    def normalise(pixels: Any) -> Any:
-        pixels = tf.transpose(tf.reshape(pixels, (-1, SIZE, SIZE, 3)), (0, 3, 1, 2))
-        return (tf.cast(pixels, tf.float32) - PIXEL_MEAN) * PIXEL_SCALE
+        return normalise_kept(tf.io.decode_raw(records, tf.uint8)), labels
 
     files, labels = sorted(Path(folder).glob("*.pixels")), np.load(f"{folder}/labels.npy")
     calls = tf.data.AUTOTUNE if autotune else workers
@@ -147,11 +155,43 @@ def load_files(
     return Epochs(dataset, -(-len(files) // batch_size))
 
 
+def prepare_records(path: str, folder: str) -> None:
+    files, labels = list_photographs(path)
+    for shard in range(SHARDS):
+        with tf.io.TFRecordWriter(f"{folder}/{shard:02d}.tfrecord") as writer:
+            for file, label in zip(files[shard::SHARDS], labels[shard::SHARDS], strict=True):
+                writer.write(label.tobytes() + decode(file).tobytes())
+    np.save(f"{folder}/labels.npy", labels)
+
+
+def load_records(
+    folder: str, batch_size: int, workers: int, autotune: bool = True, buffer_size: int = 3, deterministic: bool = False
+) -> Any:
+    def load(records: Any) -> Any:
+        labels = tf.io.decode_raw(tf.strings.substr(records, 0, 8), tf.int64)[:, 0]
+        return normalise_kept(tf.io.decode_raw(records, tf.uint8)), labels
+
+    shards, count = sorted(map(str, Path(folder).glob("*.tfrecord"))), len(np.load(f"{folder}/labels.npy"))
+    calls = tf.data.AUTOTUNE if autotune else workers
+    dataset = (
+        tf.data.Dataset.from_tensor_slices(shards)
+        .shuffle(len(shards))
+        .interleave(tf.data.TFRecordDataset, cycle_length=len(shards), num_parallel_calls=calls)
+        .shuffle(1000)
+        .batch(batch_size)
+        .repeat()
+        .map(load, num_parallel_calls=calls, deterministic=True)  # no batch leaves its epoch
+        .prefetch(tf.data.AUTOTUNE if autotune else buffer_size)
+        .with_options(make_options(workers, autotune, deterministic))
+    )
+    return Epochs(dataset, -(-count // batch_size))
+
+
 SETTINGS = {
     "workers": (1, 2, 3),
     "autotune": (True, False),
     "buffer_size": (1, 3, 6),
     "deterministic": (False, True),
 }
-load_files.prepare = prepare_files
-load_jpeg.settings = load_crops.settings = load_files.settings = SETTINGS
+load_files.prepare, load_records.prepare = prepare_files, prepare_records
+load_jpeg.settings = load_crops.settings = load_files.settings = load_records.settings = SETTINGS

@@ -27,6 +27,7 @@ from benchmarks.peers.loader import (
     fill_from_jpegs,
     fill_from_pixels,
     fill_with_crops,
+    import_torchvision,
     list_photographs,
     open_images,
     open_memmap,
@@ -53,6 +54,7 @@ def load_crops(path: str, batch_size: int, workers: int, prefetch_factor: int = 
 def load_with_torchvision(
     path: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True
 ) -> Any:
+    import_torchvision()
     from torchvision.transforms.v2 import (
         Compose,
         Normalize,

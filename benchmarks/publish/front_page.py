@@ -24,6 +24,8 @@ from benchmarks.publish.history_table import SUITE, WALL, results_of, samples_of
 
 FOLDER = Path(__file__).parent
 METRICS = ("wall", "compute", "stall", "utilisation")
+# Of all metrics, those for which larger is better; asv.conf.json names them, too.
+LARGER_IS_BETTER = ("track_utilisation", "track_overlap")
 # Changes that are listed.
 CHANGES = 8
 # asv's results have packages among their parameters. These are about the machine.
@@ -105,6 +107,11 @@ class Change:
     def ratio(self) -> float:
         """The second over the first."""
         return self.after / self.before
+
+    @property
+    def is_worse(self) -> bool:
+        """True if the second is larger, or smaller if larger is better."""
+        return (self.ratio > 1) != self.benchmark.endswith(LARGER_IS_BETTER)
 
 
 def read_history(results_dir: Path, profile: Profile, revisions: Mapping[str, int]) -> History:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 import etl
 from benchmarks.console import print_table, say_failure, wide_console
-from benchmarks.journal import Journal, Key, Kind, Result
+from benchmarks.journal import Journal, JournalError, Key, Kind, Result, read_lines
 from benchmarks.measuring.statistics import Interval
 from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import ROOT
@@ -73,7 +73,8 @@ def run_study(
     """Measure what is missing, show all results, and return the exit code: 2 if the study failed.
 
     An interrupted study goes on if kind, plan and header are the same, so the header must have all that decides what is
-    measured. It does not have the code: name another file after a change of it.
+    measured. It does not have the code: name another file after a change of it. Results of another machine are shown,
+    but nothing is added to them.
 
     Parameters
     ----------
@@ -96,10 +97,12 @@ def run_study(
     for name_of_field, stated in plan.to_json().items():
         errors.print(f"{name_of_field.replace('_', ' ')}: {stated}", highlight=False, soft_wrap=True)
     errors.print(f"Results are kept in {path}; an interrupted study goes on.", highlight=False, soft_wrap=True)
+    took: list[float] = []
     try:
         journal = Journal(kind, path, {"plan": plan.to_json(), **header}, describe_environment())
-        took: list[float] = []
         while missing := [each for each in keys(journal.results) if each not in journal.results]:
+            if not took:
+                refuse_other_machine(path)
             left = f", {len(missing) * statistics.median(took) / 60:.0f} minutes left" if took else ""
             errors.print(f"{len(took) + 1} of {len(took) + len(missing)}{left}: {name(missing[0])}", highlight=False)
             started = time.monotonic()
@@ -111,8 +114,22 @@ def run_study(
     except KeyboardInterrupt:
         errors.print("Interrupted; the same command continues from here.", highlight=False)
         return INTERRUPTED
+    if not took:
+        done = f"Nothing was measured: {path} had all results. To measure here, name another file: --samples FILE."
+        errors.print(done, highlight=False, soft_wrap=True)
     show({each: journal.results[each] for each in keys(journal.results)}, wide_console())
     return 0
+
+
+def refuse_other_machine(path: Path) -> None:
+    """Raise `JournalError` if the first results in a journal are of another processor or number of CPUs."""
+    here = etl.doctor.describe_machine()
+    there = next((line["environment"]["machine"] for line in read_lines(path) if "environment" in line), here)
+    if any(there[name] != here[name] for name in ("processor", "cpus")):
+        raise JournalError(
+            f"{path} was measured on {there['cpus']} CPUs ({there['processor']}), and here are {here['cpus']} "
+            f"({here['processor']}); name another file: --samples FILE"
+        )
 
 
 def in_fresh_process(function: Callable[..., Returned], *arguments: Any, method: str = "spawn") -> Returned:
@@ -123,15 +140,13 @@ def in_fresh_process(function: Callable[..., Returned], *arguments: Any, method:
 
 def describe_environment() -> dict[str, Any]:
     """Return commit, machine with its kernel's settings, and versions, as JSON values."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--exclude=*", "--dirty", "--abbrev=12"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    describe = ["git", "describe", "--always", "--exclude=*", "--dirty", "--abbrev=12"]
+    try:
+        commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # there is no git
+        commit = ""
     return {
-        "commit": described.stdout.strip(),
+        "commit": commit or "unknown",
         "machine": etl.doctor.describe_machine(),
         "versions": etl.doctor.describe_versions(),
     }

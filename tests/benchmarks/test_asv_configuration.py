@@ -9,15 +9,18 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import asv
 import pytest
 from asv.config import Config
+from asv.plugins.regressions import _GraphDataFilter
 from packaging.requirements import Requirement
 
 import benchmarks
 import etl
 import presave
+from benchmarks.publish.front_page import LARGER_IS_BETTER
 from tests.scratch import ENVIRONMENTS, make_scratch
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +83,15 @@ def test_every_setting_is_one_that_asv_knows(conf: Config) -> None:
         assert re.search(rf"\b{setting}\b", source), f"asv reads no setting called {setting}"
     assert conf.regressions_thresholds == {".*": 0.10}
     assert conf.launch_method == "forkserver"
+
+
+def test_asv_takes_no_rise_of_a_metric_for_which_larger_is_better_for_a_regression(conf: Config) -> None:
+    graph = SimpleNamespace(params={"branch": "main"})
+    looked_for = {
+        name: _GraphDataFilter(conf, None, {"a commit": 7})._get_start_revision(graph, {}, f"suite.{name}('raw')")
+        for name in (*LARGER_IS_BETTER, "track_wall", "track_over_decoder")
+    }
+    assert looked_for == {**dict.fromkeys(LARGER_IS_BETTER), "track_wall": 7, "track_over_decoder": 7}
 
 
 def test_other_commits_are_measured_without_the_peers() -> None:

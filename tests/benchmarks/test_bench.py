@@ -20,11 +20,13 @@ from packaging.utils import canonicalize_name
 from rich.console import Console
 
 from benchmarks import bench
-from benchmarks.cells import Cell, Profile
+from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES_VARIABLE, Cell, Profile
 from benchmarks.journal import CELLS as KIND
 from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, by_variant, open_rounds, remove_ended
 from benchmarks.measuring.clock import EpochMetrics, Split
+from tests import other_pythons
 from tests.programs import output_of
+from tests.scratch import Scratch
 
 REQUIREMENTS = Path(bench.__file__).parents[1] / ".ci" / "asv.txt"
 PROFILE = Profile("test", samples=32, image_size=32, rounds=3, seconds_per_figure=0.0, grid=False)
@@ -44,9 +46,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def interrupt(rounds: int, samples: int, failed: Cell | None = None) -> None:
+def interrupt(rounds: int, samples: int, failed: Cell | None = None, profile: Profile = PROFILE) -> None:
     """Write a journal of complete rounds, and of some samples of the next round."""
-    with contextlib.suppress(KeyboardInterrupt), open_rounds(KIND, CELLS, PROFILE) as journal:
+    with contextlib.suppress(KeyboardInterrupt), open_rounds(KIND, CELLS, profile) as journal:
         if failed is not None:
             journal.note_failure((failed, 0))
         for number in range(rounds + 1):
@@ -82,6 +84,8 @@ def test_the_journal_of_a_later_suite_outlives_the_suites_before_it(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.setattr(bench, "JOURNALS", folder)
+    monkeypatch.setattr(bench, "unsupported_reason", str)
+    monkeypatch.setenv(PROFILE_VARIABLE, "full")
     interrupt(rounds=2, samples=0)
     seen: list[int] = []
 
@@ -90,7 +94,7 @@ def test_the_journal_of_a_later_suite_outlives_the_suites_before_it(
         return 0
 
     monkeypatch.setattr(bench, "show_progress_of", watch)
-    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
+    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=""))
     assert bench.main(["--profile", "full"]) == 0
     assert seen == [1] * (len(bench.SUITES["full"]) + 1)  # and asv publish
 
@@ -122,6 +126,47 @@ def test_those_of_another_commit_are_not_either(folder: Path, monkeypatch: pytes
     monkeypatch.setenv("ASV_COMMIT", "f" * 40)
     with open_rounds(KIND, CELLS, PROFILE) as journal:
         assert by_variant(journal.results) == {}
+
+
+@pytest.mark.parametrize(
+    ("function", "value"), [("platform.node", "another machine"), ("os.sched_getaffinity", {0, 1000})]
+)
+def test_those_of_another_machine_or_other_cpus_are_not_either(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, function: str, value: object
+) -> None:
+    interrupt(rounds=2, samples=0)
+    monkeypatch.setattr(function, lambda *_: value)
+    with open_rounds(KIND, CELLS, PROFILE) as journal:
+        assert by_variant(journal.results) == {}
+
+
+def test_those_with_a_loader_of_a_user_whose_code_may_have_changed_are_not_either(folder: Path) -> None:
+    profile = dataclasses.replace(PROFILE, functions={"mine": "my_loaders:dataloader"})
+    interrupt(rounds=2, samples=0, profile=profile)
+    with open_rounds(KIND, CELLS, profile) as journal:
+        assert by_variant(journal.results) == {}
+
+
+def test_the_full_profile_leaves_out_what_asv_has_but_not_the_suites_with_loaders_of_a_user(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr(bench, "JOURNALS", folder)
+    monkeypatch.setattr(bench, "unsupported_reason", str)
+    monkeypatch.setenv(PROFILE_VARIABLE, "full")
+    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=""))
+    left_out: list[bool] = []
+
+    def watch(command: list[str], *_: object) -> int:
+        left_out.append("--skip-existing-successful" in command)
+        return 0
+
+    monkeypatch.setattr(bench, "show_progress_of", watch)
+    others = [True] * (len(bench.SUITES["full"]) - 1)
+    for loaders, end_to_end in (("", True), ("mine=my_loaders:dataloader", False)):
+        monkeypatch.setenv(STRATEGIES_VARIABLE, loaders)
+        left_out.clear()
+        assert bench.main(["--profile", "full"]) == 0
+        assert left_out == [end_to_end, *others, False]  # the last one publishes
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,10 +297,58 @@ def test_what_interrupted_says_how_to_go_on(
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
+    monkeypatch.setenv(PROFILE_VARIABLE, "quick")
+    monkeypatch.setenv(JOURNAL_VARIABLE, "")  # `main` sets it, and this restores it
     monkeypatch.setattr(bench, "show_progress_of", interrupted)
+    monkeypatch.setattr(bench, "unsupported_reason", str)
     monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: None)
     assert bench.main([]) == bench.INTERRUPTED
     assert "goes on after the last complete round" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("commits", ["v0.1^!", "main~2..main~1", "NEW"])
+def test_the_table_is_that_of_the_newest_commit_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: str
+) -> None:
+    scratch = Scratch(tmp_path, tmp_path)
+    scratch.git("init", "--quiet", "--initial-branch=main")
+    hashes = []
+    for number in range(3):
+        (tmp_path / "file").write_text(str(number))
+        hashes.append(scratch.commit(f"Commit {number}"))
+    scratch.git("tag", "v0.1", hashes[0])
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    assert bench.find_newest(commits) == {"v0.1^!": hashes[0], "NEW": "HEAD"}.get(commits, hashes[1])
+
+
+def test_the_profile_is_that_of_the_environment_unless_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(PROFILE_VARIABLE, raising=False)
+    assert bench.parse([]).profile == "quick"
+    monkeypatch.setenv(PROFILE_VARIABLE, "full")
+    assert bench.parse([]).profile == "full"
+    assert bench.parse(["--profile", "quick"]).profile == "quick"
+    monkeypatch.setenv(PROFILE_VARIABLE, "check")
+    with pytest.raises(SystemExit, match="2"):
+        bench.parse([])
+    assert "FAIR_ETL_PROFILE='check': this command measures quick or full" in capsys.readouterr().err
+
+
+def test_a_clone_without_the_branch_that_asv_publishes_is_refused_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scratch = Scratch(tmp_path, tmp_path)
+    scratch.git("init", "--quiet", "--initial-branch=topic")
+    shutil.copy(bench.ROOT / "asv.conf.json", tmp_path)
+    scratch.commit("On another branch")
+    monkeypatch.setenv(PROFILE_VARIABLE, "quick")
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    monkeypatch.setattr(bench, "show_progress_of", pytest.fail)
+    assert bench.main([]) == 2
+    assert "`git branch main origin/main`" in capsys.readouterr().err
+    scratch.git("branch", "main")
+    assert bench.unsupported_reason() == ""
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -275,6 +368,13 @@ def test_what_measures_commits_says_in_one_line_that_an_archive_has_none(tmp_pat
     assert (end.startswith("make: "), made.stdout, made.returncode) == (True, "", 2)
 
 
+def test_a_clone_that_git_refuses_is_refused_in_the_words_of_git(tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text("no clone\n")
+    made = make(tmp_path, "bench")
+    assert made.stderr.startswith("fatal: invalid gitfile format")
+    assert ("clone the repository" in made.stderr, made.stdout, made.returncode) == (False, "", 2)
+
+
 def test_the_tests_run_in_a_folder_with_a_space_in_its_path(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     (folder / ".venv").mkdir(parents=True)
@@ -283,6 +383,47 @@ def test_the_tests_run_in_a_folder_with_a_space_in_its_path(tmp_path: Path) -> N
         line for line in make(folder, "-n", "-o", ".venv/test", "test").stdout.splitlines() if "asv check" in line
     )
     assert shlex.split(checks)[-1] == f"existing:{folder}/.venv/bin/python"
+
+
+@pytest.mark.parametrize("named", [(), ("PYTHON=python3",)])
+def test_a_python_that_is_not_supported_is_refused_before_the_environment_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: tuple[str, ...]
+) -> None:
+    for name in (".ci/asv.txt", ".ci/constraints.txt", "pyproject.toml", "python3"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "python3").write_text('#!/bin/sh\necho "$@" >> called\nexit 1\n')
+    (tmp_path / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    made = make(tmp_path, *named, ".venv/test")
+    said, *_ = made.stderr.splitlines()
+    assert said == "Python 3.11 to 3.13 is needed: name one, as in make test PYTHON=python3.13"
+    assert (made.returncode, "venv" in (tmp_path / "called").read_text()) == (2, False)
+
+
+def test_the_supported_pythons_are_those_of_the_package() -> None:
+    text = (bench.ROOT / "pyproject.toml").read_text()
+    versions = [(3, int(minor)) for minor in re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', text)]
+    oldest, newest = min(versions), max(versions)
+    assert (oldest, newest) == (other_pythons.OLDEST, other_pythons.NEWEST)
+    assert f"{oldest} <= sys.version_info[:2] <= {newest}" in (bench.ROOT / "Makefile").read_text()
+
+
+def test_the_tests_with_other_pythons_leave_out_those_that_are_not_supported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for minor in range(9, 16):
+        (tmp_path / f"python3.{minor}").write_text("#!/bin/sh\n")
+        (tmp_path / f"python3.{minor}").chmod(0o755)
+    for variable in ("PATH", "HOME"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    expected = [(3, minor) for minor in (11, 12, 13) if (3, minor) != sys.version_info[:2]]
+    assert list(other_pythons.find_pythons()) == expected
+
+
+def test_no_installation_goes_to_the_user_s_folder_whatever_pip_s_configuration_says(tmp_path: Path) -> None:
+    (tmp_path / "print.mk").write_text("include Makefile\nprint:\n\t@echo $$PIP_USER\n")
+    assert make(tmp_path, "-f", "print.mk", "print").stdout == "0\n"
 
 
 def test_another_python_that_is_named_makes_the_environment_anew(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,11 +177,49 @@ def test_a_commit_without_the_packages_is_refused(tmp_path: Path) -> None:
     assert not any(tmp_path.glob(".asv/commits/*"))
 
 
+def test_a_python_without_filters_of_archives_extracts_the_files_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = Scratch(tmp_path, tmp_path)
+    scratch.git("init", "--quiet")
+    for package in ("etl", "presave"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"name = {package!r}\n")
+    scratch.commit("Only the packages")
+    extractall = tarfile.TarFile.extractall
+    monkeypatch.setattr(tarfile.TarFile, "extractall", lambda files, path: extractall(files, path))
+    monkeypatch.setattr(tarfile.TarFile, "extraction_filter", staticmethod(lambda file, _: file), raising=False)
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    assert (extract("HEAD", tmp_path).folder / "presave/__init__.py").read_text() == "name = 'presave'\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError("No space left on device"), "No space left on device\n"),
+        (ZeroDivisionError("division by zero"), "Traceback (most recent call last)"),
+    ],
+)
+def test_an_error_is_not_taken_for_a_commit_that_is_slower(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("benchmarks.compare_commits.__main__.extract", fail)
+    assert main(["HEAD", "HEAD"]) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
-    [("--only", "raw,cooked", "no strategy is called cooked"), ("--minutes", "6", "must be above 0 and at most 5")],
+    [
+        ("--only", "raw,cooked", "no strategy is called cooked"),
+        ("--minutes", "6", "must be above 0 and at most 5"),
+        ("--json", "nowhere/report.json", "--json: nowhere is not a folder"),
+    ],
 )
-def test_an_unknown_strategy_and_too_many_minutes_are_refused(
+def test_what_cannot_be_measured_or_written_is_refused_at_once(
     option: str, value: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

@@ -131,6 +131,13 @@ def test_what_changed_most_comes_first_and_says_if_samples_are_apart(tmp_path: P
     assert f"since {names[0][:8]}" in page
 
 
+@pytest.mark.parametrize(("before", "after", "shown"), [(0.4, 0.8, 'better">2.00<'), (0.8, 0.4, 'worse">0.50<')])
+def test_more_utilisation_is_better(tmp_path: Path, before: float, after: float, shown: str) -> None:
+    epochs = [{**EPOCHS, "presaved": {**EPOCHS["presaved"], "utilisation": each}} for each in (before, after)]
+    page = page_of(tmp_path, [add_commit(tmp_path, number, each) for number, each in enumerate(epochs, 1)])
+    assert re.findall(r'<td class="(\w+">[\d.]+<)', page) == [shown]
+
+
 def test_samples_of_a_change_within_their_spread_are_not_called_apart(tmp_path: Path) -> None:
     names = [add_commit(tmp_path, 1), add_commit(tmp_path, 2, slower(1.02))]
     before, after = history_of(tmp_path, names).commits

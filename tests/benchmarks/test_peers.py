@@ -6,11 +6,14 @@ import ast
 import importlib
 import random
 import re
+import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -37,6 +40,10 @@ from benchmarks.peers.pairs import DOCUMENTED, TUNED, Key, Loader, PairResult, W
 from benchmarks.peers.peer_table import PeerStudy
 from benchmarks.peers.rows import AGAIN, CROPS, OURS, PEERS, PRESAVED, RAW, ROWS, SLOWED, Row
 from benchmarks.peers.worker import LoadedEpochs, LoaderRequest, check_epoch, measure
+from benchmarks.servers import ROOT
+from etl.stages.cursor import ThreadCursor
+from tests.peer_journals import write_journal
+from tests.programs import output_of
 
 BATCH_SIZE, PREFETCH_FACTOR, PHOTOGRAPHS = 8, 2, 40
 MODULE = "benchmarks.peers.__main__"
@@ -64,7 +71,7 @@ def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
         pytest.importorskip(library, reason="the fast extra is not installed")
     folder = tmp_path_factory.mktemp("peers")
     # An earlier study was interrupted while it wrote these files.
-    (folder / "prepared" / "threads-load_memmap.unfinished").mkdir(parents=True)
+    (folder / f"prepared-{PHOTOGRAPHS}" / "threads-load_memmap.unfinished").mkdir(parents=True)
 
     def refuse(peer: str, folder: Path) -> str:
         raise NotInstalled(f"no wheel of {peer}")
@@ -93,7 +100,7 @@ def test_every_loader_has_a_pair_with_the_same_images_as_ours(compared: tuple[in
     measured = {key: each for key, each in results.items() if not each.failure}
     names = {(key[0], key[1]) for key in measured}
     expected = {(row.task, row.name) for row in ROWS if row.peer in HERE}
-    assert expected - names <= {(CROPS, "DataLoader, torchvision")}  # where torch's build has no torchvision
+    assert expected - names == (set() if find_spec("torchvision") else {(CROPS, "DataLoader, torchvision")})
     for (task, name, arm, number), each in measured.items():
         assert (arm, number) == (DOCUMENTED, 0)
         assert each.ratio > 0
@@ -307,6 +314,34 @@ def test_an_interrupted_study_goes_on(peers: Any, tmp_path: Path, monkeypatch: p
     assert len(asked) == 1 + len(set(asked))
 
 
+def test_what_is_kept_of_another_number_of_photographs_is_not_loaded(
+    peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: set[Path] = set()
+
+    def take(self: Work, base: Loader, other: Loader, number: int) -> PairResult:
+        kept.add(self.prepared)
+        return pair(1.0, 3.0)
+
+    monkeypatch.setattr(Work, "take", take)
+    options = ["--pairs=1", "--task=raw", "--only=threads", f"--python={sys.executable}"]
+    for count in (PHOTOGRAPHS, 2 * PHOTOGRAPHS):
+        assert peers.main([*options, f"--photographs={count}", f"--samples={tmp_path / f'{count}.jsonl'}"]) == 0
+    assert len(kept) == 2
+
+
+def test_the_committed_journal_of_another_machine_is_refused_before_environments_are_made(
+    peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(peers, "RESULTS", tmp_path)
+    monkeypatch.setattr(peers, "find_interpreters", pytest.fail)
+    journal = write_journal(tmp_path / "peers.jsonl")
+    before = journal.read_text()
+    assert peers.main([]) == 2
+    assert "was measured on 2 CPUs (a processor)" in capsys.readouterr().err
+    assert journal.read_text() == before
+
+
 def test_each_photograph_has_a_label_of_its_own(peers: Any, photographs: Path, tmp_path: Path) -> None:
     folder = peers.make_inputs(photographs, tmp_path / "inputs")
     files, labels = list_photographs(str(folder))
@@ -332,6 +367,41 @@ def test_pixels_are_normalised_into_a_row_of_a_batch() -> None:
     normalise(pixels, batch[1])
     np.testing.assert_allclose(batch[1], (pixels.transpose(2, 0, 1) - PIXEL_MEAN) * PIXEL_SCALE, atol=1e-6)
     assert not batch[0].any()
+
+
+def test_ffcv_normalises_in_one_pass_with_the_arithmetic_of_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    numba = pytest.importorskip("numba", reason="the fast extra is not installed")
+    file = PEER_FILES / "ffcv.py"
+    for node in ast.parse(file.read_text()).body:  # the tests lack the library
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("ffcv."):
+            stand_in: Any = ModuleType(node.module)
+            for each in node.names:
+                setattr(stand_in, each.name, type(each.name, (), {"get_iterator": lambda: range}))
+            monkeypatch.setitem(sys.modules, node.module, stand_in)
+    operation = runpy.run_path(str(file))["NormaliseChannelsFirst"]().generate_code()
+    assert not any(isinstance(each.cell_contents, np.ndarray) for each in operation.__closure__)  # no table
+    images = np.random.default_rng(0).integers(0, 256, (2, SIZE, SIZE, 3), np.uint8)
+    batch = np.zeros((3, 3, SIZE, SIZE), np.float32)
+    written = numba.njit(operation)(images, batch)
+    assert len(written) == 2
+    expected = np.empty_like(written)
+    for pixels, image in zip(images, expected, strict=True):
+        normalise(pixels, image)
+    np.testing.assert_allclose(written, expected, atol=1e-6)
+    assert not batch[2].any()
+
+
+def test_the_loop_of_the_other_rows_writes_straight_into_a_batch_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba", reason="the fast extra is not installed")
+    fair_etl = importlib.import_module("benchmarks.peers.fair_etl")
+    pixels = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), np.uint8)
+    record = {"features": pixels, "label": np.int64(7)}
+    expected = fair_etl.normalised(record)["features"]
+    monkeypatch.setattr(fair_etl, "normalised", pytest.fail)
+    batch = {"features": np.zeros((2, 3, SIZE, SIZE), np.float32), "label": np.zeros(2, np.int64)}
+    etl.Pipeline([fair_etl.NormalisedInPlace()]).write_into(record, batch, 1, None, ThreadCursor())
+    np.testing.assert_array_equal(batch["features"][1], expected)
+    assert (batch["features"][0].any(), batch["label"].tolist()) == (False, [0, 7])
 
 
 def test_a_batch_is_used_again_only_once_it_was_given_back() -> None:
@@ -381,6 +451,28 @@ def test_workers_do_not_write_into_the_batch_that_is_in_use(in_order: bool) -> N
         assert (batch == first).all()
         seen.append(first)
     assert (seen if in_order else sorted(seen)) == list(range(count))
+
+
+def test_a_torchvision_that_is_built_for_cuda_loads_beside_a_torch_without_it(
+    photographs: Path, tmp_path: Path
+) -> None:
+    for library in ("cv2", "simplejpeg"):
+        pytest.importorskip(library, reason="the fast extra is not installed")
+    transforms = tmp_path / "torchvision" / "transforms"
+    transforms.mkdir(parents=True)
+    names = ("Compose", "Normalize", "PILToTensor", "RandomHorizontalFlip", "RandomResizedCrop", "ToDtype")
+    (transforms / "v2.py").write_text(f"def make(*_, **__): pass\n{' = '.join(names)} = make\n")
+    (tmp_path / "torchvision" / "__init__.py").write_text(
+        "from torch.library import register_fake\n"
+        "for operator in ('nms', 'qnms'):\n"
+        "    register_fake(f'torchvision::{operator}')(lambda dets, scores, iou_threshold: dets)\n"
+    )
+    program = (
+        "from benchmarks.peers.torch_dataloader import load_with_torchvision\n"
+        f"for _ in range(2): print(len(load_with_torchvision({str(photographs)!r}, {BATCH_SIZE}, 1)))"
+    )
+    batches = str(PHOTOGRAPHS // BATCH_SIZE)
+    assert output_of("-c", program, cwd=ROOT, PYTHONPATH=str(tmp_path)).split() == [batches, batches]
 
 
 def test_every_row_has_a_loader_and_what_is_kept_is_prepared() -> None:
@@ -482,13 +574,14 @@ def test_an_unknown_peer_or_program_is_refused(
 
 
 def test_without_our_own_loader_nothing_is_measured(
-    peers: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(peer: str, folder: Path) -> str:
         raise NotInstalled(f"no wheel of {peer}")
 
     monkeypatch.setattr(peers, "make_environment", refuse)
-    assert peers.main(["--only=threads", f"--python=threads={sys.executable}"]) == 2
+    samples = f"--samples={tmp_path / 'peers.jsonl'}"
+    assert peers.main(["--only=threads", f"--python=threads={sys.executable}", samples]) == 2
     said = capsys.readouterr().err
     assert "fair_etl is left out: no wheel of fair_etl" in said
     assert "nothing was measured: all others are compared with fair_etl" in said

@@ -13,6 +13,7 @@ import benchmarks
 from benchmarks.cells import (
     AXES_VARIABLE,
     BACKENDS,
+    CPUS_VARIABLE,
     PROFILE_VARIABLE,
     ROUNDS_VARIABLE,
     cells_to_measure,
@@ -74,6 +75,15 @@ def test_metrics_of_different_profiles_have_different_versions(monkeypatch: pyte
     versions = set()
     for name in PROFILES:
         monkeypatch.setenv(PROFILE_VARIABLE, name)
+        versions.add(chosen_profile().version)
+    assert len(versions) == 3
+
+
+def test_metrics_with_fewer_cpus_have_a_version_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CPUS_VARIABLE, raising=False)
+    versions = {chosen_profile().version}
+    for cpus in ("1", "2"):
+        monkeypatch.setenv(CPUS_VARIABLE, cpus)
         versions.add(chosen_profile().version)
     assert len(versions) == 3
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from benchmarks.journal import Kind
 from benchmarks.measuring.statistics import Outcome
 from benchmarks.measuring.values import JsonValues
+from benchmarks.studies import study
 from benchmarks.studies.study import INTERRUPTED, Plan, run_study, study_parser
 
 
@@ -81,6 +82,36 @@ def test_what_an_interrupted_study_has_measured_is_not_measured_again(
     assert run(path, pytest.fail) == (0, [1, 4, 9])
 
 
+def test_results_of_another_machine_are_shown_but_nothing_is_added_to_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "study.jsonl"
+    assert run(path) == (0, [1, 4, 9])
+    assert "Nothing was measured" not in capsys.readouterr().err
+    header, first, *results = path.read_text().splitlines(keepends=True)
+    for name, value in (("processor", "an abacus"), ("cpus", 10_000)):
+        noted = json.loads(first)
+        noted["environment"]["machine"][name] = value
+        text = "".join([header, json.dumps(noted) + "\n", *results])
+        path.write_text(text)
+        assert run(path, pytest.fail) == (0, [1, 4, 9])
+        assert f"Nothing was measured: {path} had all results" in capsys.readouterr().err
+        path.write_text(text.removesuffix(results[-1]))
+        assert run(path, pytest.fail) == (2, [])
+        assert str(value) in capsys.readouterr().err
+        assert path.read_text() == text.removesuffix(results[-1])
+
+
+def test_details_in_which_machines_of_a_kind_differ_do_not_end_a_study(tmp_path: Path) -> None:
+    path = tmp_path / "study.jsonl"
+    assert run(path) == (0, [1, 4, 9])
+    header, first, result, *_ = path.read_text().splitlines(keepends=True)
+    noted = json.loads(first)
+    noted["environment"]["machine"] |= {"frequency_mhz": [1.0], "memory_nbytes": 1}
+    path.write_text("".join([header, json.dumps(noted) + "\n", result]))
+    assert run(path) == (0, [1, 4, 9])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -108,6 +139,14 @@ def test_a_failure_ends_a_study_and_says_why(tmp_path: Path, capsys: pytest.Capt
     assert run(tmp_path / "study.jsonl", fail) == (2, [])
     assert "('a', 1) is not square" in capsys.readouterr().err
     assert not (tmp_path / "study.jsonl").exists()
+
+
+def test_without_a_clone_or_without_git_the_commit_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "ROOT", tmp_path)
+        assert study.describe_environment()["commit"] == "unknown"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert study.describe_environment()["commit"] == "unknown"
 
 
 def test_every_study_has_its_numbers_and_a_journal_as_options() -> None:
