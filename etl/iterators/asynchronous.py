@@ -163,6 +163,8 @@ class AsyncIterator(AheadIterator):
         self._reader = LastingThread()
         # The end of the last batch that was handed out; None if `_state` is the position.
         self._after: Any = None
+        # Those of the running epoch.
+        self._skipped = SkippedRecords()
         # Weak, so that the threads end when the caller leaves its loop and nothing else holds the epoch.
         self._running: weakref.ref[_Epoch] | None = None
         self._source = self._find_source()
@@ -245,7 +247,8 @@ class AsyncIterator(AheadIterator):
         prefetch_size = self._prefetch_size if self._memory_budget is None else 1
         hold = partial(self._source.hold_batches, pool=self._buffers)
         hold(prefetch_size + 1)
-        self._state, self._after, self._has_read_ahead = self._read_state(), None, True
+        self._align()
+        self._has_read_ahead, self._skipped = True, SkippedRecords()
         # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
         name_error = self._source.name_error
         make_thread = interrupts.Worker if reader is None else reader.call
@@ -266,6 +269,18 @@ class AsyncIterator(AheadIterator):
     def allocate_with(self, allocate: Callable[[int], NDArray[np.uint8]]) -> None:
         """Let threads put batches into memory from `allocate(nbytes)`; processes have memory of their own."""
         self._source.allocate_with(allocate)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._end_epoch()
+        try:
+            self.settle()
+        finally:  # warnings may be errors
+            super().set_epoch(epoch)
+
+    def settle(self) -> None:
+        if self._after is not None and self._source.is_last(self._after):
+            self._end_whole_epoch()
+        super().settle()
 
     def state_dict(self) -> State:
         if self._prefetch_size == 0:
@@ -331,10 +346,10 @@ class AsyncIterator(AheadIterator):
         super()._align()
         self._after = None
 
-    def _end_whole_epoch(self, skipped: SkippedRecords) -> None:
+    def _end_whole_epoch(self) -> None:
         """Advance to the next epoch, after the last batch was handed out."""
         try:
-            self._source.end_epoch(skipped)
+            self._source.end_epoch(self._epoch, self._skipped)
         finally:  # warnings may be errors
             self._align()
 
@@ -346,7 +361,6 @@ class _Epoch(Iterator[Batch]):
         self._owner = owner
         self._prefetcher = prefetcher
         self._timeout = timeout
-        self._skipped = SkippedRecords()
         # Also when the caller drops the epoch, and at the latest when the interpreter exits.
         self._end = interrupts.end_with(self, prefetcher.stop)
         self._is_over = False
@@ -359,7 +373,7 @@ class _Epoch(Iterator[Batch]):
         try:
             while (plan := self._prefetcher.take(self._timeout)) is not None:
                 if plan.skipped:
-                    self._skipped.add(plan)
+                    owner._skipped.add(plan)
                 owner._after = plan.after
                 batch: Batch | None = plan.batch
                 if batch is not None:
@@ -373,7 +387,7 @@ class _Epoch(Iterator[Batch]):
             raise
         self._is_over = True
         self.close()
-        owner._end_whole_epoch(self._skipped)
+        owner._end_whole_epoch()
         raise StopIteration
 
     def close(self) -> None:

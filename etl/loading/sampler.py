@@ -78,8 +78,7 @@ class Sampler:
     def epoch_batches(self) -> int:
         """Batches of one whole epoch on this rank."""
         whole, left = divmod(self.records, self.step_records)
-        fewest = {"pad": 1, "drop": self.world_size, "allow": self.rank + 1}[self.uneven]
-        return whole + int(not self.drop_last and left >= fewest)
+        return whole + int(not self.drop_last and left >= self._least_for_own)
 
     @property
     def has_equal_ranks(self) -> bool:
@@ -144,12 +143,21 @@ class Sampler:
         """Return whether no rank has another step at `position`."""
         return self.records - position < self._least_left
 
+    def is_over(self, position: int) -> bool:
+        """Return whether this rank has no other batch at `position`; with "allow", others may have one."""
+        return self.records - position < (self.step_records if self.drop_last else self._least_for_own)
+
     @property
     def _least_left(self) -> int:
         """Records that must be left for another step."""
         if self.drop_last:
             return self.step_records
         return self.world_size if self.uneven == "drop" else 1
+
+    @property
+    def _least_for_own(self) -> int:
+        """Records that must be left for an incomplete step with a batch for this rank."""
+        return {"pad": 1, "drop": self.world_size, "allow": self.rank + 1}[self.uneven]
 
 
 def _sort_in_windows(

@@ -216,6 +216,16 @@ def test_with_uneven_allow_a_batch_of_bad_records_is_not_replaced(store: presave
 
 
 @pytest.mark.parametrize("strategy", ["raw", "threads"])
+def test_a_rank_that_gets_nothing_of_the_last_step_ends_its_epoch_before_it(
+    store: presave.Store, strategy: str
+) -> None:
+    plain, part = (make_iterator(each, store, 11, shuffle=True).shard(1, 2, "allow") for each in ("raw", strategy))
+    assert len(part) == 1
+    for _ in range(3):
+        assert bits(next(iter(part))) == bits(*plain)
+
+
+@pytest.mark.parametrize("strategy", ["raw", "threads"])
 def test_all_ranks_together_count_each_bad_record_once(store: presave.Store, strategy: str) -> None:
     for uneven in ("pad", "allow"):
         # Rank 1 repeats record 0 in its last batch, which is bad.

@@ -7,7 +7,7 @@ import gc
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,22 @@ def test_an_epoch_left_early_does_not_warn_and_the_next_counts_its_own(store: pr
         pass
     with pytest.warns(UserWarning, match="epoch 0 left out 7 of 23"):
         list(iterator)
+
+
+@pytest.mark.parametrize("strategy", ["raw", "async raw"])
+def test_a_loop_that_takes_the_last_batch_and_asks_for_no_other_is_followed_by_the_warning(
+    store: presave.Store, strategy: str
+) -> None:
+    iterator = make_iterator(strategy, store)
+    begin_or_set: list[Callable[[Any], object]] = [iter, lambda each: each.set_epoch(7)]
+    for epoch, go_on in enumerate(begin_or_set):
+        batches = iter(iterator)
+        labels = [next(batches).labels.tolist() for _ in range(5)]
+        assert labels[-1] == [20, 21]
+        with pytest.warns(UserWarning, match=f"epoch {epoch} left out 7 of 23"):
+            go_on(iterator)
+    assert iterator.epoch == 7
+    assert len(list(islice(iterator, 3))) == 3
 
 
 @pytest.mark.parametrize(("saved_by", "loaded_by"), [("async raw", "presaved"), ("raw", "async presaved")])
