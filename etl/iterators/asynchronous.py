@@ -21,6 +21,7 @@ from etl.iterators.whole_batches import WholeBatches
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import AnyPlan, BatchPlan, SkippedRecords, State
 from etl.loading.buffer_pool import BufferPool
+from etl.loading.record_loader import RecordLoader
 from etl.loading.records import raise_from
 from etl.loading.sampler import Uneven
 from etl.prefetch.lasting_thread import LastingThread
@@ -100,9 +101,10 @@ class AsyncIterator(AheadIterator):
 
     The constructor starts the processes and returns while they still import what they need. They end with this object.
     Each has its own copy of the source and the stages, taken by the constructor, and writes records into memory that it
-    shares with this process. If a process is killed, its batch raises an error that names the record it was loading. A
-    process that hangs is killed after `timeout`, with the same error. The next epoch starts other processes in their
-    place.
+    shares with this process. This process reads from a copy, too: the first record, the records of a batch that is
+    padded and whose lengths are unknown, and those that replace a batch of bad records. If a process is killed, its
+    batch raises an error that names the record it was loading. A process that hangs is killed after `timeout`, with the
+    same error. The next epoch starts other processes in their place.
 
     Each batch is loaded with random numbers of its own: the global generators of Python, numpy and torch are seeded in
     these processes from numbers that the constructor draws from this process's, as a DataLoader does, and from seed,
@@ -111,9 +113,10 @@ class AsyncIterator(AheadIterator):
     This process may fork at any time, as a `DataLoader` with workers does. A fork by another thread waits until the
     loading threads have finished their current records, and until a kernel that is being loaded is ready, so that the
     child inherits no held lock. It waits at most five seconds for a record and a minute for a kernel, and then gives a
-    `RuntimeWarning`. The child may drop an epoch that was begun here, but not continue it. It may begin an epoch of its
-    own with threads; with these processes that is a `RuntimeError`. It may make new iterators. When it ends, these
-    processes live on.
+    `RuntimeWarning`. The child may drop an epoch that was begun here, but not continue it. A batch from these processes
+    lies in memory that a child shares: the child must not use it, since this process reuses the memory; pass it a copy,
+    such as `copy.deepcopy(batch)`. The child may begin an epoch of its own with threads; with these processes that is a
+    `RuntimeError`. It may make new iterators. When it ends, these processes live on.
 
     Examples
     --------
@@ -207,7 +210,11 @@ class AsyncIterator(AheadIterator):
             key = (_own_rank(), source.rank, source.world_size, source.seed)
             self._worker_pool = WorkerPool(self.processes, self._start_method, key)
             interrupts.end_with(self, self._worker_pool.close)
-            self._worker_pool.open(source.loader)
+            loader = source.loader
+            self._worker_pool.open(loader)
+            if isinstance(loader, RecordLoader):
+                planning = loader.reading_a_copy()
+                source.wrap_loader(lambda _: planning)
             self._buffers = BufferPool(source.reuse, allocate=self._worker_pool.memory.allocate)
 
     @property
