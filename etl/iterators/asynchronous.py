@@ -106,9 +106,10 @@ class AsyncIterator(AheadIterator):
     batch raises an error that names the record it was loading. A process that hangs is killed after `timeout`, with the
     same error. The next epoch starts other processes in their place.
 
-    Each batch is loaded with random numbers of its own: the global generators of Python, numpy and torch are seeded in
-    these processes from numbers that the constructor draws from this process's, as a DataLoader does, and from seed,
-    epoch, position and rank. So they are the same again if the script sets the same seeds, also after a resume.
+    Each batch that they load gets random numbers of its own: the global generators of Python, numpy and torch are
+    seeded in these processes from numbers that the constructor draws from this process's, as a DataLoader does, and
+    from seed, epoch, position and rank. So they are the same again if the script sets the same seeds, also after a
+    resume.
 
     This process may fork at any time, as a `DataLoader` with workers does. A fork by another thread waits until the
     loading threads have finished their current records, and until a kernel that is being loaded is ready, so that the

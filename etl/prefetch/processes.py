@@ -28,9 +28,9 @@ class ProcessPrefetcher(Prefetcher):
     """Loads the batches of one epoch in the worker processes of `pool`.
 
     A thread of this process plans batches, hands out their chunks and receives answers. It also loads the records that
-    replace a batch whose own were all skipped, and writes batches whose records it had to load to plan them. Workers that were lost in the previous epoch are replaced. Chunks that
-    the others still load for that epoch are not waited for. The arrays of `plans` must be in the pool's memory. For
-    `make_thread` see `ThreadPrefetcher`.
+    replace a batch whose own were all skipped, and batches of which planning needs all records. Workers that were lost
+    in the previous epoch are replaced. Chunks that the others still load for that epoch are not waited for. The arrays
+    of `plans` must be in the pool's memory. For `make_thread` see `ThreadPrefetcher`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ProcessPrefetcher(Prefetcher):
             pending = self._untaken[-1] if self._untaken else None
             if pending is None or not isinstance(plan := pending.plan, BatchPlan):
                 return
-            if not plan.finished.keys() >= set(plan.indices.tolist()):
+            if not all(index in plan.finished for index in plan.indices.tolist()):
                 return
             self._untaken.pop()
             pending.next_row = plan.rows
