@@ -163,6 +163,24 @@ def test_unreadable_records_and_those_of_another_shape_are_left_out_too() -> Non
 
 
 @pytest.mark.parametrize("threads", [0, 2])
+def test_an_index_error_within_a_data_set_is_that_of_its_record(threads: int) -> None:
+    class Short(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            parts = ["a", "b"] if index == 2 else ["a", "b", "c", "d"]
+            return {**super().__getitem__(index), "kind": parts[3]}
+
+    def make(on_error: Any) -> BatchIterator:
+        raw = etl.RawIterator(Short(RECORDS[:6]), etl.Pipeline([]), 3, on_error=on_error)
+        return etl.AsyncIterator(raw, threads=threads) if threads else raw
+
+    message = "record 2 of Short: failed at stage 'read': list index out of range"
+    with pytest.raises(RecordError, match=message):
+        list(make("raise"))
+    with pytest.warns(UserWarning, match=f"left out 1 of 6 records: {message}"):
+        assert [batch.labels.tolist() for batch in make("skip")] == [[0, 1], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
 def test_a_record_that_was_left_out_keeps_no_memory_of_its_batch(threads: int) -> None:
     labels = [5, min(BAD)] * 12
     records = [{"features": np.full(WIDE, label, np.float32), "label": label} for label in labels]
