@@ -63,9 +63,9 @@ class UserLoaderIterator(BatchIterator):
     @property
     def batch_size(self) -> int:
         size = getattr(self._batches, "batch_size", None)
-        if not isinstance(size, int):
+        if not isinstance(size, Integral):
             raise AttributeError(f"a {self._name} does not tell its batch_size")
-        return size
+        return int(size)
 
     @property
     def dtype(self) -> str:
@@ -166,8 +166,8 @@ class UserLoaderIterator(BatchIterator):
             rank = getattr(each, "rank", None)
             for name in ("num_replicas", "world_size"):
                 world_size = getattr(each, name, None)
-                if isinstance(rank, int) and isinstance(world_size, int):
-                    return rank, world_size
+                if isinstance(rank, Integral) and isinstance(world_size, Integral):
+                    return int(rank), int(world_size)
         return 0, 1
 
     def _no_state(self) -> str:

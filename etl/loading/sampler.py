@@ -62,9 +62,11 @@ class Sampler:
         object.__setattr__(self, "seed", whole_number("seed", self.seed, least=0, below=2**64))
         if self.bucket_records is not None:
             object.__setattr__(self, "bucket_records", whole_number("bucket_records", self.bucket_records, least=1))
+        object.__setattr__(self, "world_size", whole_number("world_size", self.world_size, least=1))
+        object.__setattr__(self, "rank", whole_number("rank", self.rank, least=0))
         if self.records < 1:
             raise ValueError("there are no records to make batches of; the source is empty")
-        if not 0 <= self.rank < self.world_size:
+        if self.rank >= self.world_size:
             raise ValueError(f"rank must be at least 0 and below world_size {self.world_size}, not {self.rank}")
         if self.uneven not in get_args(Uneven):
             raise ValueError(f"uneven must be 'pad', 'drop' or 'allow', not {self.uneven!r}")
