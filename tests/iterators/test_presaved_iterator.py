@@ -170,7 +170,7 @@ def test_a_stage_of_the_users_own_gets_all_fields_as_in_raw(workers: str, tmp_pa
 def test_a_store_without_features_is_an_error_that_names_its_fields(tmp_path: Path) -> None:
     with (
         presave.write(tmp_path / "store", [{"box": np.zeros(2), "label": 1}]) as store,
-        pytest.raises(RecordError, match="it has no field 'features'; it has .*'box'"),
+        pytest.raises(RecordError, match=r"it has no field 'features'; it has .*'box'"),
     ):
         list(etl.PresavedIterator(store, etl.Pipeline([])))
 
