@@ -14,8 +14,8 @@ from etl.loading.sampler import Uneven
 class AheadIterator(BatchIterator):
     """Keeps the caller's position, while the position of the wrapped iterator runs ahead.
 
-    A subclass begins each epoch with `_rewind`, sets `_state` when the epoch of the wrapped iterator has begun and with
-    every batch that it hands out, and calls `_align` after the last one.
+    A subclass begins each epoch with `_rewind`, calls `_align` when the epoch of the wrapped iterator has begun and
+    after its last batch, and sets `_state` with every batch that it hands out.
     """
 
     async_supported = False
@@ -54,6 +54,11 @@ class AheadIterator(BatchIterator):
     def world_size(self) -> int:
         return self._iterator.world_size
 
+    @property
+    def was_reset(self) -> bool:
+        """True if an epoch was chosen below since the last one began, as by `sampler.set_epoch` of a DataLoader."""
+        return getattr(self._iterator, "was_reset", False)
+
     def __len__(self) -> int:
         return len(self._iterator)
 
@@ -64,6 +69,14 @@ class AheadIterator(BatchIterator):
         self._end_epoch()
         self._iterator.set_epoch(epoch)
         self._align()
+
+    def settle(self) -> None:
+        """Make `epoch` that of the next loop; see `IndexedIterator.settle`. It may have been chosen below, too."""
+        if not self._has_read_ahead or self.was_reset:
+            settle = getattr(self._iterator, "settle", None)  # an iterator of etl
+            if settle is not None:
+                settle()
+            self._align()
 
     def state_dict(self) -> State:
         return self._iterator.state_dict() if self._state is None else self._state
@@ -76,8 +89,8 @@ class AheadIterator(BatchIterator):
     def _shard(self, rank: int, world_size: int, uneven: Uneven) -> BatchIterator:
         """Return the shard of the wrapped iterator, at the position of this one."""
         part = self._iterator.shard(rank, world_size, uneven)
-        if self._has_read_ahead:  # perhaps into the next epoch
-            part.set_epoch(self._epoch)
+        if self._has_read_ahead and not self.was_reset:  # perhaps into the next epoch
+            part.set_epoch(self._next_epoch())
         return part
 
     def close(self) -> None:
@@ -93,9 +106,16 @@ class AheadIterator(BatchIterator):
         return self._iterator.state_dict() if self.can_resume else None
 
     def _rewind(self) -> None:
-        """Move the wrapped iterator to the epoch of this one."""
+        """Move the wrapped iterator to the epoch of the next loop."""
+        self.settle()
         if self._has_read_ahead:
-            self._iterator.set_epoch(self._epoch)
+            self._iterator.set_epoch(self._next_epoch())
+
+    def _next_epoch(self) -> int:
+        """Return the epoch of the next loop: the same again, or the one after it if the last batch was handed out."""
+        state: Any = self.state_dict() if self.can_resume else None  # None also of a user's iterator without a state
+        is_over = isinstance(state, dict) and state.get("epoch") == self._epoch + 1
+        return self._epoch + 1 if is_over else self._epoch
 
     def _align(self) -> None:
         """Take over the position of the wrapped iterator, which has not read ahead."""

@@ -21,6 +21,7 @@ from etl.iterators.whole_batches import WholeBatches
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import AnyPlan, BatchPlan, SkippedRecords, State
 from etl.loading.buffer_pool import BufferPool
+from etl.loading.record_loader import RecordLoader
 from etl.loading.records import raise_from
 from etl.loading.sampler import Uneven
 from etl.prefetch.lasting_thread import LastingThread
@@ -100,20 +101,23 @@ class AsyncIterator(AheadIterator):
 
     The constructor starts the processes and returns while they still import what they need. They end with this object.
     Each has its own copy of the source and the stages, taken by the constructor, and writes records into memory that it
-    shares with this process. If a process is killed, its batch raises an error that names the record it was loading. A
-    process that hangs is killed after `timeout`, with the same error. The next epoch starts other processes in their
-    place.
+    shares with this process. This process reads from a copy, too: the first record, the records of a batch that is
+    padded and whose lengths are unknown, and those that replace a batch of bad records. If a process is killed, its
+    batch raises an error that names the record it was loading. A process that hangs is killed after `timeout`, with the
+    same error. The next epoch starts other processes in their place.
 
-    Each batch is loaded with random numbers of its own: the global generators of Python, numpy and torch are seeded in
-    these processes from numbers that the constructor draws from this process's, as a DataLoader does, and from seed,
-    epoch, position and rank. So they are the same again if the script sets the same seeds, also after a resume.
+    Each batch that they load gets random numbers of its own: the global generators of Python, numpy and torch are
+    seeded in these processes from numbers that the constructor draws from this process's, as a DataLoader does, and
+    from seed, epoch, position and rank. So they are the same again if the script sets the same seeds, also after a
+    resume.
 
     This process may fork at any time, as a `DataLoader` with workers does. A fork by another thread waits until the
     loading threads have finished their current records, and until a kernel that is being loaded is ready, so that the
     child inherits no held lock. It waits at most five seconds for a record and a minute for a kernel, and then gives a
-    `RuntimeWarning`. The child may drop an epoch that was begun here, but not continue it. It may begin an epoch of its
-    own with threads; with these processes that is a `RuntimeError`. It may make new iterators. When it ends, these
-    processes live on.
+    `RuntimeWarning`. The child may drop an epoch that was begun here, but not continue it. A batch from these processes
+    lies in memory that a child shares: the child must not use it, since this process reuses the memory; pass it a copy,
+    such as `copy.deepcopy(batch)`. The child may begin an epoch of its own with threads; with these processes that is a
+    `RuntimeError`. It may make new iterators. When it ends, these processes live on.
 
     Examples
     --------
@@ -163,6 +167,8 @@ class AsyncIterator(AheadIterator):
         self._reader = LastingThread()
         # The end of the last batch that was handed out; None if `_state` is the position.
         self._after: Any = None
+        # Those of the running epoch.
+        self._skipped = SkippedRecords()
         # Weak, so that the threads end when the caller leaves its loop and nothing else holds the epoch.
         self._running: weakref.ref[_Epoch] | None = None
         self._source = self._find_source()
@@ -205,7 +211,11 @@ class AsyncIterator(AheadIterator):
             key = (_own_rank(), source.rank, source.world_size, source.seed)
             self._worker_pool = WorkerPool(self.processes, self._start_method, key)
             interrupts.end_with(self, self._worker_pool.close)
-            self._worker_pool.open(source.loader)
+            loader = source.loader
+            self._worker_pool.open(loader)
+            if isinstance(loader, RecordLoader):
+                planning = loader.reading_a_copy()
+                source.wrap_loader(lambda _: planning)
             self._buffers = BufferPool(source.reuse, allocate=self._worker_pool.memory.allocate)
 
     @property
@@ -245,7 +255,8 @@ class AsyncIterator(AheadIterator):
         prefetch_size = self._prefetch_size if self._memory_budget is None else 1
         hold = partial(self._source.hold_batches, pool=self._buffers)
         hold(prefetch_size + 1)
-        self._state, self._after, self._has_read_ahead = self._read_state(), None, True
+        self._align()
+        self._has_read_ahead, self._skipped = True, SkippedRecords()
         # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
         name_error = self._source.name_error
         make_thread = interrupts.Worker if reader is None else reader.call
@@ -266,6 +277,18 @@ class AsyncIterator(AheadIterator):
     def allocate_with(self, allocate: Callable[[int], NDArray[np.uint8]]) -> None:
         """Let threads put batches into memory from `allocate(nbytes)`; processes have memory of their own."""
         self._source.allocate_with(allocate)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._end_epoch()
+        try:
+            self.settle()
+        finally:  # warnings may be errors
+            super().set_epoch(epoch)
+
+    def settle(self) -> None:
+        if self._after is not None and self._source.is_last(self._after):
+            self._end_whole_epoch()
+        super().settle()
 
     def state_dict(self) -> State:
         if self._prefetch_size == 0:
@@ -331,10 +354,10 @@ class AsyncIterator(AheadIterator):
         super()._align()
         self._after = None
 
-    def _end_whole_epoch(self, skipped: SkippedRecords) -> None:
+    def _end_whole_epoch(self) -> None:
         """Advance to the next epoch, after the last batch was handed out."""
         try:
-            self._source.end_epoch(skipped)
+            self._source.end_epoch(self._epoch, self._skipped)
         finally:  # warnings may be errors
             self._align()
 
@@ -346,7 +369,6 @@ class _Epoch(Iterator[Batch]):
         self._owner = owner
         self._prefetcher = prefetcher
         self._timeout = timeout
-        self._skipped = SkippedRecords()
         # Also when the caller drops the epoch, and at the latest when the interpreter exits.
         self._end = interrupts.end_with(self, prefetcher.stop)
         self._is_over = False
@@ -359,7 +381,7 @@ class _Epoch(Iterator[Batch]):
         try:
             while (plan := self._prefetcher.take(self._timeout)) is not None:
                 if plan.skipped:
-                    self._skipped.add(plan)
+                    owner._skipped.add(plan)
                 owner._after = plan.after
                 batch: Batch | None = plan.batch
                 if batch is not None:
@@ -373,7 +395,7 @@ class _Epoch(Iterator[Batch]):
             raise
         self._is_over = True
         self.close()
-        owner._end_whole_epoch(self._skipped)
+        owner._end_whole_epoch()
         raise StopIteration
 
     def close(self) -> None:

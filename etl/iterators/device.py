@@ -78,7 +78,8 @@ class DeviceIterator(AheadIterator):
         self._rewind()
         self._running = token = object()
         batches = iter(self._iterator)
-        self._state, self._has_read_ahead = self._read_state(), True
+        self._align()
+        self._has_read_ahead = True
         return _Epoch(self, batches, token)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> DeviceIterator:
@@ -131,6 +132,8 @@ class _Epoch(Iterator[Batch]):
                 arriving, state = self._sent.popleft()
                 batch = owner._finished(arriving.receive())
                 owner._state = state
+                if self._is_ended and not self._sent and self._error is None:
+                    owner._has_read_ahead = False  # the wrapped iterator is where the next loop begins
                 return batch
             if self._error is not None:
                 raise self._error

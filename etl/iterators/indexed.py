@@ -45,6 +45,8 @@ class IndexedIterator(BatchIterator):
         self._position = 0
         self._resume_at = 0
         self._running: object | None = None
+        # Those of the running epoch, if it is loaded by the caller's thread.
+        self._skipped = SkippedRecords()
         self._closed = False
         self._digests: Mapping[str, str] | None = None
 
@@ -67,6 +69,11 @@ class IndexedIterator(BatchIterator):
     @property
     def world_size(self) -> int:
         return self._sampler.world_size
+
+    @property
+    def was_reset(self) -> bool:
+        """True if no epoch was begun since `set_epoch` or `load_state_dict` was called."""
+        return self._running is None
 
     @property
     def seed(self) -> int:
@@ -101,7 +108,7 @@ class IndexedIterator(BatchIterator):
         return self._batches(plans, cursor, self._running)
 
     def _batches(self, plans: Iterator[AnyPlan], cursor: Cursor, token: object) -> Iterator[Batch]:
-        skipped = SkippedRecords()
+        skipped = self._skipped
         while True:
             if self._running is not token:
                 raise RuntimeError(ENDED)
@@ -119,7 +126,7 @@ class IndexedIterator(BatchIterator):
             if batch is not None:
                 yield batch
             del batch
-        self.end_epoch(skipped)
+        self.end_epoch(self._epoch, skipped)
 
     def wrap_loader(self, wrap: Callable[[Loader], Loader]) -> None:
         """Load with `wrap(loader)` from now on, for instance to watch or slow down the loader."""
@@ -144,28 +151,48 @@ class IndexedIterator(BatchIterator):
         """
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed")
+        self.settle()
         self.hold_batches(1)
         self._position, self._resume_at = self._resume_at, 0
-        self._running = object()
+        self._running, self._skipped = object(), SkippedRecords()
         return self._plan_epoch(cursor, self._pool if pool is None else pool)
 
     def _plan_epoch(self, cursor: Cursor, pool: BufferPool) -> Iterator[AnyPlan]:
         return plan_epoch(self._sampler, self._loader, self._epoch, self._position, pool, cursor)
 
-    def end_epoch(self, skipped: SkippedRecords) -> None:
-        """Advance to the next epoch, and warn about the records that this epoch has skipped."""
-        ended = self._epoch
-        self._epoch += 1
-        self._position = 0
-        skipped.warn(ended, self._sampler.records)  # last, because warnings may be errors
+    def is_last(self, after: Any) -> bool:
+        """Return whether the batch that ends at `after`, a `Position`, is the last of its epoch."""
+        return self._sampler.is_over(after.records)
+
+    def end_epoch(self, epoch: int, skipped: SkippedRecords) -> None:
+        """Advance to the one after `epoch`, unless another was set meanwhile, and warn about the `skipped` records."""
+        if not self.was_reset:
+            self._epoch, self._position = epoch + 1, 0
+        skipped.warn(epoch, self._sampler.records)  # last, because warnings may be errors
+
+    def settle(self) -> None:
+        """End an epoch whose last batch was taken by a loop that asked for no other: `epoch` is then the next one."""
+        if self._has_taken_last:
+            self.end_epoch(self._epoch, self._skipped)
+
+    @property
+    def _has_taken_last(self) -> bool:
+        return self._position > 0 and not self._resume_at and self._sampler.is_over(self._position)
 
     def name_error(self, cursor: Cursor, cause: BaseException) -> BaseException:
         """Return an error for `cause` that names the record at `cursor`, or `cause` if there is none."""
         return self._loader.name_error(cursor, cause) if cursor.record != IDLE else cause
 
     def set_epoch(self, epoch: int) -> None:
-        self._epoch = whole_number("epoch", epoch, least=0)
-        self._position, self._resume_at, self._running = 0, 0, None
+        epoch = whole_number("epoch", epoch, least=0)
+        try:
+            self.settle()
+        finally:  # warnings may be errors
+            self._reset(epoch, 0)
+
+    def _reset(self, epoch: int, position: int) -> None:
+        self._epoch, self._running = epoch, None
+        self._position = self._resume_at = position
 
     def state_dict(self) -> State:
         return self.state_after(Position(self._epoch, self._position))
@@ -195,8 +222,7 @@ class IndexedIterator(BatchIterator):
         position = state.get("position")
         if not isinstance(position, int) or not 0 <= position <= self._sampler.records:
             raise ValueError(f"the state has position={position!r}, not one from 0 to {self._sampler.records} records")
-        self.set_epoch(epoch)
-        self._position = self._resume_at = position
+        self._reset(whole_number("epoch", epoch, least=0), position)
 
     def _identify(self) -> Mapping[str, str]:
         """Return digests that identify the records; see `source_digests`."""
@@ -214,6 +240,7 @@ class IndexedIterator(BatchIterator):
         part._pool = BufferPool(self._pool.reuse)
         part._sampler = dataclasses.replace(self._sampler, rank=rank, world_size=world_size, uneven=uneven)
         part._running = None
+        part._epoch += self._has_taken_last
         part._position = part._resume_at
         return part
 

@@ -17,8 +17,8 @@ class BatchIterator(Protocol):
     """Yields the batches of one epoch each time it is iterated.
 
     A finished epoch increases `epoch` by one, so that the next epoch has another order. After a loop that was left
-    early, the next loop starts the same epoch again, from its first batch. Only one epoch runs at a time: beginning
-    another ends the one before.
+    early, the next loop starts the same epoch again, from its first batch; but not if the loop took the last batch,
+    whether it asked for another or not. Only one epoch runs at a time: beginning another ends the one before.
 
     As a context manager it closes itself on exit.
     """

@@ -65,7 +65,7 @@ class RawIterator(IndexedIterator):
     -----
     Lengths come from `source.lengths`, unless a stage changes them: an integer array with the steps of each record, or
     a mapping of field name to such an array. If they are unknown, a single thread loads all records of a batch to find
-    the longest.
+    the longest, in this process also with worker processes.
 
     Examples
     --------

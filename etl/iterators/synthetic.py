@@ -89,7 +89,7 @@ class SyntheticIterator(IndexedIterator):
         """
         Sampler(1, 1, shuffle=False, seed=0, drop_last=False, rank=rank, world_size=world_size, uneven=uneven)
         part = SyntheticIterator.repeating(self._batch, len(self))
-        part.set_epoch(self.epoch)
+        part.set_epoch(self.epoch + self._has_taken_last)
         return part
 
     def _plan_epoch(self, cursor: Cursor, pool: BufferPool) -> Iterator[AnyPlan]:  # noqa: ARG002 - nothing is loaded

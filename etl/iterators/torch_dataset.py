@@ -68,8 +68,9 @@ class TorchDataset(IterableDataset[Any]):
             raise RuntimeError(IN_A_WORKER)
         if self._begun == self.iterator.epoch:
             self.iterator.set_epoch(self._begun + 1)
+        batches = map(self._as_tensors, self.iterator)
         self._begun, self._is_resumed = self.iterator.epoch, False
-        yield from map(self._as_tensors, self.iterator)
+        yield from batches
 
     @property
     def rank(self) -> int:

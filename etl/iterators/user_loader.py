@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from numbers import Integral
 from typing import Any
 
 from etl.arguments import describe, whole_number
@@ -62,9 +63,9 @@ class UserLoaderIterator(BatchIterator):
     @property
     def batch_size(self) -> int:
         size = getattr(self._batches, "batch_size", None)
-        if not isinstance(size, int):
+        if not isinstance(size, Integral):
             raise AttributeError(f"a {self._name} does not tell its batch_size")
-        return size
+        return int(size)
 
     @property
     def dtype(self) -> str:
@@ -76,7 +77,12 @@ class UserLoaderIterator(BatchIterator):
     @property
     def epoch(self) -> int:
         reported = (getattr(each, "epoch", None) for each in (self._batches, *self._settable))
-        return next((epoch for epoch in reported if isinstance(epoch, int)), self._epoch)
+        return next((int(epoch) for epoch in reported if isinstance(epoch, Integral)), self._epoch)
+
+    @property
+    def was_reset(self) -> bool:
+        """True if its loader was told another epoch than from here, as by `sampler.set_epoch`."""
+        return self.epoch != self._epoch
 
     @property
     def rank(self) -> int:
@@ -102,26 +108,37 @@ class UserLoaderIterator(BatchIterator):
         return len(self._batches)  # type: ignore[arg-type] # a TypeError if it has none
 
     def __iter__(self) -> Iterator[Any]:
+        return self._run(self.begin())
+
+    def _run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        self.advance()
+
+    def begin(self) -> Iterator[Any]:
+        """Begin an epoch. A caller that reads ahead calls `advance` when its own caller has reached the end."""
         if self._closed:
             raise RuntimeError(f"the iterator over a {self._name} is closed")
-        epoch = self.epoch
-        self.set_epoch(epoch)
+        self.set_epoch(self.epoch)
         # Here, not in the generator: a DataLoader starts its workers in the thread that calls `iter`.
-        return self._run(iter(self._batches), epoch)
+        return self._hand_on(iter(self._batches))
 
-    def _run(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
+    def _hand_on(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
             for batch in batches:
                 yield batch
                 del batch  # its memory can be reused as soon as the caller drops it
-            self.set_epoch(epoch + 1)
         finally:
             close_epoch(batches, self._batches)
+
+    def advance(self) -> None:
+        """Go on to the next epoch, unless its loader was told another meanwhile."""
+        if not self.was_reset:
+            self.set_epoch(self._epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch = whole_number("epoch", epoch, least=0)
         for each in self._settable:
-            each.set_epoch(epoch)
+            each.set_epoch(self._epoch)
 
     def state_dict(self) -> State:
         raise TypeError(self._no_state())
@@ -149,8 +166,8 @@ class UserLoaderIterator(BatchIterator):
             rank = getattr(each, "rank", None)
             for name in ("num_replicas", "world_size"):
                 world_size = getattr(each, name, None)
-                if isinstance(rank, int) and isinstance(world_size, int):
-                    return rank, world_size
+                if isinstance(rank, Integral) and isinstance(world_size, Integral):
+                    return int(rank), int(world_size)
         return 0, 1
 
     def _no_state(self) -> str:

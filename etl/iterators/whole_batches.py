@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etl.iterators.iterator import BatchIterator, close_epoch
+from etl.iterators.user_loader import UserLoaderIterator
 from etl.loading.batch_plan import ReadyBatch, SkippedRecords, State
 from etl.loading.buffer_pool import BufferPool
 from etl.stages.cursor import IDLE, Cursor
@@ -29,6 +30,8 @@ class WholeBatches:
 
     def __init__(self, iterator: BatchIterator, name: str) -> None:
         self._iterator = iterator
+        # Told its next epoch when the caller has reached the end; any other iterator counts its epochs itself.
+        self._user_loader = iterator if isinstance(iterator, UserLoaderIterator) else None
         self._name = name
         # The epoch that was begun last, with its cursor.
         self._epoch: Generator[ReadyBatch, None, None] | None = None
@@ -47,7 +50,8 @@ class WholeBatches:
                 "make a new iterator"
             )
         self._cursor = cursor
-        self._epoch = self._ready(iter(self._iterator), cursor)
+        batches = iter(self._iterator) if self._user_loader is None else self._user_loader.begin()
+        self._epoch = self._ready(batches, cursor)
         return self._epoch
 
     def _ready(self, batches: Iterator[Any], cursor: Cursor) -> Generator[ReadyBatch, None, None]:
@@ -70,7 +74,14 @@ class WholeBatches:
     def state_after(self, after: State) -> State:
         return after
 
-    def end_epoch(self, skipped: SkippedRecords) -> None: ...
+    def is_last(self, after: State | None) -> bool:  # noqa: ARG002
+        """Return False: nothing but a state tells whether a batch is the last, see `AheadIterator`."""
+        return False
+
+    def end_epoch(self, epoch: int, skipped: SkippedRecords) -> None:  # noqa: ARG002
+        """Tell a user's loader the next epoch, after the last batch was handed out."""
+        if self._user_loader is not None:
+            self._user_loader.advance()
 
     def hold_batches(self, batches: int, pool: BufferPool | None = None) -> None: ...
 

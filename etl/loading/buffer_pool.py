@@ -39,7 +39,17 @@ class BufferPool:
         self._free: dict[int, deque[_Return]] = {}
 
     def empty(self, count: int, capacity: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an uninitialised array of shape `(count, *shape)`, with memory for `capacity` such values."""
+        """Return an uninitialised array of shape `(count, *shape)`, with memory for `capacity` such values.
+
+        Raises `ValueError` if it is to hold Python objects, and the memory is of another kind.
+        """
+        if dtype.hasobject:
+            if self._allocate is not None:
+                raise ValueError(
+                    "a field of the records holds Python objects, which cannot be shared with worker processes or "
+                    "copied to a device: leave it out, or make numbers of it in the source or a stage"
+                )
+            return np.empty((count, *shape), dtype)
         nbytes = capacity * math.prod(shape) * dtype.itemsize
         if self._allocate is None and (not self.reuse or nbytes < MIN_NBYTES):
             return np.empty((count, *shape), dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from etl.stages.pipeline import Pipeline
 from etl.stages.rng import LoaderRng
 from presave import Record, forks
 from presave.errors import is_fault_of_record
-from presave.thread_safety import is_thread_safe
+from presave.thread_safety import is_thread_safe, unopened
 
 OnError = Literal["raise", "skip"]
 # From record indices, and whether records must outlast the next call, to a function from row to record.
@@ -58,6 +59,8 @@ class RecordLoader:
         check_on_error(on_error)
         self.granularity = granularity
         self._source = source
+        # The source, or a copy of it.
+        self._read_from = source
         self._read_rows = read_rows
         self._pipeline = pipeline
         self._dtype = dtype
@@ -68,6 +71,20 @@ class RecordLoader:
         self._copies = read_rows is None and not is_thread_safe(source)
         # The fields of one record, before padding.
         self._spec: BatchSpec | None = None
+
+    def reading_a_copy(self) -> RecordLoader:
+        """Return a loader that reads from a copy of the source, so that the source itself opens nothing here.
+
+        What it opened could not be sent to processes, and forks of this one would share it.
+        """
+        if self._read_rows is not None:
+            return self
+        loader = copy.copy(self)
+        loader._read_from = unopened(self._source)
+        return loader
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_read_from": self._source}
 
     def plan(self, indices: NDArray[np.int64], epoch: int, cursor: Cursor) -> BatchSpec:
         # Names and dtypes are those of the first record that does not fail, which is loaded only once. If the data set
@@ -97,7 +114,7 @@ class RecordLoader:
     ) -> dict[int, RecordError]:
         # Bound by the pipeline: benchmarks/end_to_end.py measures it as `raw`.
         skipped: dict[int, RecordError] = {}
-        source, pipeline, padder, casts = self._source, self._pipeline, self._padder, self._dtype is not None
+        source, pipeline, padder, casts = self._read_from, self._pipeline, self._padder, self._dtype is not None
         rng = self._rng
         rng.epoch = epoch
         read_row = None if self._read_rows is None else self._read_rows(indices, False)
@@ -160,7 +177,7 @@ class RecordLoader:
                 continue
             cursor.record, cursor.stage = index, READING
             try:
-                record = self._source[index] if read_row is None else read_row(row)
+                record = self._read_from[index] if read_row is None else read_row(row)
                 self._rng.epoch, self._rng.record = epoch, index
                 record = self._pipeline.run(record, self._rng, cursor)
                 cursor.stage = COLLATING

@@ -131,14 +131,15 @@ def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception
     """Return the exception to raise for an error while a record was loaded.
 
     It is a `RecordError` that names record and stage; for a `MemoryError`, a `MemoryError` that does. An error that is
-    not the record's fault is returned unchanged: a missing package, a wrong index, a defect of collating.
+    not the record's fault is returned unchanged: a missing package, the index of a record that is not there, a defect
+    of collating.
     """
     if is_shortage(error):
         error = OSError(f"{error}; {SHORTAGE_ADVICE.format(max_open_files())}")
     if isinstance(error, MemoryError):
         return MemoryError(str(record_error(source, cursor.record, pipeline.name_at(cursor.stage), error)))
     if cursor.stage == READING:
-        is_unrelated = isinstance(error, IndexError)
+        is_unrelated = isinstance(error, IndexError) and not 0 <= cursor.record < len(source)
     elif cursor.stage == COLLATING:
         is_unrelated = not isinstance(error, (ValueError, TypeError))
     else:

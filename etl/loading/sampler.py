@@ -62,9 +62,11 @@ class Sampler:
         object.__setattr__(self, "seed", whole_number("seed", self.seed, least=0, below=2**64))
         if self.bucket_records is not None:
             object.__setattr__(self, "bucket_records", whole_number("bucket_records", self.bucket_records, least=1))
+        object.__setattr__(self, "world_size", whole_number("world_size", self.world_size, least=1))
+        object.__setattr__(self, "rank", whole_number("rank", self.rank, least=0))
         if self.records < 1:
             raise ValueError("there are no records to make batches of; the source is empty")
-        if not 0 <= self.rank < self.world_size:
+        if self.rank >= self.world_size:
             raise ValueError(f"rank must be at least 0 and below world_size {self.world_size}, not {self.rank}")
         if self.uneven not in get_args(Uneven):
             raise ValueError(f"uneven must be 'pad', 'drop' or 'allow', not {self.uneven!r}")
@@ -78,8 +80,7 @@ class Sampler:
     def epoch_batches(self) -> int:
         """Batches of one whole epoch on this rank."""
         whole, left = divmod(self.records, self.step_records)
-        fewest = {"pad": 1, "drop": self.world_size, "allow": self.rank + 1}[self.uneven]
-        return whole + int(not self.drop_last and left >= fewest)
+        return whole + int(not self.drop_last and left >= self._least_for_own)
 
     @property
     def has_equal_ranks(self) -> bool:
@@ -144,12 +145,21 @@ class Sampler:
         """Return whether no rank has another step at `position`."""
         return self.records - position < self._least_left
 
+    def is_over(self, position: int) -> bool:
+        """Return whether this rank has no other batch at `position`; with "allow", others may have one."""
+        return self.records - position < (self.step_records if self.drop_last else self._least_for_own)
+
     @property
     def _least_left(self) -> int:
         """Records that must be left for another step."""
         if self.drop_last:
             return self.step_records
         return self.world_size if self.uneven == "drop" else 1
+
+    @property
+    def _least_for_own(self) -> int:
+        """Records that must be left for an incomplete step with a batch for this rank."""
+        return {"pad": 1, "drop": self.world_size, "allow": self.rank + 1}[self.uneven]
 
 
 def _sort_in_windows(

@@ -42,7 +42,9 @@ def choose_loader(
             return GatherLoader(store, dtype, normalise)
     # Without a memory map, reading a batch in chunks costs more than reading it at once.
     granularity: Granularity = "record" if store.is_mapped else "batch"
-    records = StoreRecords(store)
+    # Stages of the user's own may read any field, those of etl read features. Without these, an error names all fields.
+    reads_all = not has_features or not all(type(each).__module__.startswith("etl.stages.") for each in pipeline.stages)
+    records = StoreRecords(store, list(store.fields) if reads_all else batch_fields(store.fields))
     return RecordLoader(records, pipeline, dtype, seed, on_error, padder, granularity, records.read_rows)
 
 
@@ -111,12 +113,12 @@ class GatherLoader:
 
 
 class StoreRecords:
-    """The records of a store as a `RecordLoader` reads them: many at once."""
+    """The records of a store as a `RecordLoader` reads them: many at once, and only some `fields`."""
 
-    def __init__(self, store: presave.Store) -> None:
+    def __init__(self, store: presave.Store, fields: list[str]) -> None:
         self.path = store.path
         self._store = store
-        self._fields = batch_fields(store.fields)
+        self._fields = fields
         self._has_tuples = list(unflatten(dict.fromkeys(self._fields))) != self._fields
         # Large rows of a memory map are read where they lie: a stage that crops them needs only a part.
         self._viewed = [name for name in self._fields if store.is_mapped and _is_large(store.fields[name])]
@@ -156,8 +158,8 @@ class StoreRecords:
             self._buffers.arrays[name] = field.empty(records)
         return self._buffers.arrays[name][:records]
 
-    def __reduce__(self) -> tuple[type[StoreRecords], tuple[presave.Store]]:
-        return StoreRecords, (self._store,)
+    def __reduce__(self) -> tuple[type[StoreRecords], tuple[presave.Store, list[str]]]:
+        return StoreRecords, (self._store, self._fields)
 
 
 def _is_large(field: presave.Field) -> bool:

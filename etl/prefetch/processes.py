@@ -28,9 +28,9 @@ class ProcessPrefetcher(Prefetcher):
     """Loads the batches of one epoch in the worker processes of `pool`.
 
     A thread of this process plans batches, hands out their chunks and receives answers. It also loads the records that
-    replace a batch whose own were all skipped. Workers that were lost in the previous epoch are replaced. Chunks that
-    the others still load for that epoch are not waited for. The arrays of `plans` must be in the pool's memory. For
-    `make_thread` see `ThreadPrefetcher`.
+    replace a batch whose own were all skipped, and batches of which planning needs all records. Workers that were lost
+    in the previous epoch are replaced. Chunks that the others still load for that epoch are not waited for. The arrays
+    of `plans` must be in the pool's memory. For `make_thread` see `ThreadPrefetcher`.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class ProcessPrefetcher(Prefetcher):
         forks.let_through()
         while self._may_plan():
             self._plan_next()
+            self._load_planned()
             self._hand_out()
         self._hand_out()
         if self._skipping:
@@ -100,6 +101,26 @@ class ProcessPrefetcher(Prefetcher):
                 self._room -= 1
                 self._is_planning = True
             return may
+
+    def _load_planned(self) -> None:
+        """Load the batch that was planned last if all its records were loaded for that.
+
+        Workers would load them again, and get other ones if they are random.
+        """
+        with self._lock:
+            pending = self._untaken[-1] if self._untaken else None
+            if pending is None or not isinstance(plan := pending.plan, BatchPlan):
+                return
+            if not all(index in plan.finished for index in plan.indices.tolist()):
+                return
+            self._untaken.pop()
+            pending.next_row = plan.rows
+        try:
+            plan.load(0, plan.rows, self._planning)
+        except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
+            pending.errors.append((0, raised))
+        self._planning.record = IDLE
+        self._end_chunk(pending, plan.rows)
 
     def _hand_out(self) -> None:
         """Give every worker its chunks: each gets one before any gets a second."""

@@ -199,7 +199,7 @@ def _digest_items(items: Any) -> dict[str, str]:
     digest = xxhash.xxh3_128()
     try:
         _update(digest, items)
-    except (TypeError, ValueError):  # of something that is not an array
+    except Exception:  # noqa: BLE001 - of something that is not an array, or cannot be read
         return {}
     return {"records": digest.hexdigest()}
 
@@ -210,7 +210,7 @@ def _update(digest: xxhash.xxh3_128, item: Any) -> None:
         for each in item.values() if isinstance(item, Mapping) else item:
             _update(digest, each)
         return
-    array = np.asarray(item)
+    array = np.asarray(item.detach() if hasattr(item, "detach") else item)  # a tensor may require a gradient
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{type(item).__name__} is not an array of numbers")
     digest.update(f"{array.dtype.str} {array.shape}".encode())

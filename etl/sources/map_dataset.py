@@ -12,7 +12,7 @@ from etl.sources.identity import listed_sample, source_digests, source_identity,
 from etl.sources.randomness import random_states_kept
 from etl.sources.record import LABELS_KEYS, Record, check_index, check_source, pair_keys, source_name
 from etl.sources.structure import PAIR, TEXT, Structure
-from presave.thread_safety import is_thread_safe
+from presave.thread_safety import is_thread_safe, unopened
 
 if TYPE_CHECKING:
     from etl.loading.batch import Batch
@@ -159,8 +159,10 @@ class MapDataset:
             If stages have put arrays together or taken them apart.
         """
         if self._structure is None:
+            reader = unopened(self)  # this one may still have to be sent to other processes
             with random_states_kept():
-                self[0]
+                reader[0]
+            self._structure = reader._structure
         assert self._structure is not None  # noqa: S101 - known since the first record was read
         return self._structure.collated(batch)
 

@@ -76,6 +76,9 @@ class Training:
 
     def __post_init__(self) -> None:
         self.model = unwrapped(self.model)
+        settle = getattr(self.iterator, "settle", None)  # an iterator of etl
+        if settle is not None:
+            settle()
         self.first_epoch = self.iterator.epoch
         self.progress = own_progress(self.ranks.rank)
 

@@ -138,6 +138,33 @@ def test_set_epoch_ends_the_epoch_that_runs(prefetch_size: int) -> None:
     assert labels_of(iterator) == labels_of(expected)
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        etl.AsyncIterator,
+        lambda raw: etl.DeviceIterator(raw, "cpu"),
+        lambda raw: etl.DeviceIterator(etl.AsyncIterator(raw), "cpu"),
+    ],
+)
+def test_an_epoch_that_is_set_below_holds_after_a_loop_that_was_left(wrap: Any) -> None:
+    raw, plain = (etl.RawIterator(RECORDS, NOTHING, 2, shuffle=True) for _ in range(2))
+    iterator = wrap(raw)
+    for epoch in (0, 1, 4):
+        for each in (raw, plain):
+            each.set_epoch(epoch)
+        assert iterator.shard(0, 2).epoch == epoch
+        assert next(iter(iterator)).labels.tolist() == next(iter(plain)).labels.tolist()
+        assert iterator.epoch == epoch
+
+
+def test_an_epoch_that_is_set_below_while_one_runs_is_the_next_one() -> None:
+    raw = etl.RawIterator(RECORDS, NOTHING, 2)
+    iterator = etl.AsyncIterator(raw)
+    for _ in iterator:
+        raw.set_epoch(6)
+    assert iterator.epoch == 6
+
+
 @pytest.mark.parametrize("prefetch_size", [0, 2])
 def test_a_closed_iterator_refuses_to_go_on_and_to_start(prefetch_size: int) -> None:
     iterator = make_async(prefetch_size=prefetch_size)

@@ -148,6 +148,16 @@ def test_an_epoch_left_early_starts_again_and_a_stale_one_says_so() -> None:
         next(stale)
 
 
+@pytest.mark.parametrize("make", [numbered, lambda: etl.AsyncIterator(numbered())])
+def test_a_loop_that_takes_the_last_batch_and_asks_for_no_other_ends_its_epoch(make: Any) -> None:
+    device, plain = etl.DeviceIterator(make(), "cpu"), numbered()
+    for epoch in range(3):
+        batches = iter(device)
+        taken = [next(batches).labels.tolist() for _ in range(len(device))]
+        assert taken == [batch.labels.tolist() for batch in plain]
+        assert (device.epoch, device.state_dict()) == (epoch, plain.state_dict())
+
+
 def test_a_shard_is_on_the_device_too() -> None:
     part = etl.DeviceIterator(numbered(), "cpu", finish=etl.Pipeline([Cast("float64")])).shard(1, 2)
     expected = numbered().shard(1, 2)

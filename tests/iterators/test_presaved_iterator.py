@@ -13,6 +13,7 @@ import pytest
 import etl
 import presave
 from etl.sources import Record, RecordError
+from tests.every_strategy import bits
 from tests.few_descriptors import few_descriptors
 from tests.readers import open_files_below
 
@@ -137,6 +138,41 @@ def test_the_rest_of_the_pipeline_is_done_once_in_each_epoch_and_never_in_the_st
     np.testing.assert_array_equal(store.gather(range(40))["features"], stored)
     assert {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()} == before
     store.close()
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_a_stage_of_the_users_own_gets_all_fields_as_in_raw(workers: str, tmp_path: Path) -> None:
+    def crop(record: Record) -> Record:
+        first = record["box"][0]
+        factor = record.get("weight", 1.0) * record["outline"].sum()
+        return {**record, "features": record["features"][first : first + 4] * factor}
+
+    random = np.random.default_rng(0)
+    records = [
+        {
+            "features": random.standard_normal(10).astype(np.float32),
+            "label": number,
+            "box": random.integers(0, 6, 2),
+            "weight": np.float32(number),
+            "outline": np.ones(1 + number % 3),
+        }
+        for number in range(12)
+    ]
+    pipeline = etl.Pipeline([crop])
+    raw = etl.RawIterator(records, pipeline, 5, shuffle=True)
+    with (
+        presave.write(tmp_path / "store", records, ragged=["outline"]) as store,
+        etl.AsyncIterator(etl.PresavedIterator(store, pipeline, 5, shuffle=True), workers=workers) as saved,
+    ):
+        assert bits(saved) == bits(raw)
+
+
+def test_a_store_without_features_is_an_error_that_names_its_fields(tmp_path: Path) -> None:
+    with (
+        presave.write(tmp_path / "store", [{"box": np.zeros(2), "label": 1}]) as store,
+        pytest.raises(RecordError, match=r"it has no field 'features'; it has .*'box'"),
+    ):
+        list(etl.PresavedIterator(store, etl.Pipeline([])))
 
 
 def test_a_record_that_fails_is_named_with_its_store(store: presave.Store, photographs: Path, tmp_path: Path) -> None:

@@ -161,6 +161,15 @@ def test_a_state_from_before_ranks_were_padded_can_be_resumed(store: presave.Sto
     assert part.epoch == 5
 
 
+@pytest.mark.parametrize("strategy", ["raw", "threads"])
+def test_the_state_of_ranks_that_numpy_has_counted_is_json(store: presave.Store, strategy: str) -> None:
+    part = make_iterator(strategy, store).shard(np.int64(1), np.int64(2))
+    next(iter(part))
+    state = json.loads(json.dumps(part.state_dict()))
+    part.load_state_dict(part.state_dict())
+    assert state["position"] == 6
+
+
 def test_masks_of_a_padded_batch_have_a_row_for_the_repeated_record() -> None:
     options: dict[str, Any] = {"padding": Padding()}
     part = etl.RawIterator(Sequences(sequences(5)), NOTHING, 3, **options).shard(1, 2)
@@ -213,6 +222,16 @@ def test_with_uneven_allow_a_batch_of_bad_records_is_not_replaced(store: presave
     assert [labels for _, labels, _ in quietly(part)] == [[6, 7, 8], [18, 19, 20]]
     alone = make_iterator(strategy, store, on_error="skip").shard(0, 1)
     assert [labels for _, labels, _ in quietly(alone)][:2] == [[3, 5], [6, 7, 8]]
+
+
+@pytest.mark.parametrize("strategy", ["raw", "threads"])
+def test_a_rank_that_gets_nothing_of_the_last_step_ends_its_epoch_before_it(
+    store: presave.Store, strategy: str
+) -> None:
+    plain, part = (make_iterator(each, store, 11, shuffle=True).shard(1, 2, "allow") for each in ("raw", strategy))
+    assert len(part) == 1
+    for _ in range(3):
+        assert bits(next(iter(part))) == bits(*plain)
 
 
 @pytest.mark.parametrize("strategy", ["raw", "threads"])

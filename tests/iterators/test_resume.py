@@ -97,6 +97,24 @@ def test_an_epoch_left_early_starts_again_but_one_that_was_resumed_goes_on(store
         assert list(batches_until(iterator, 1)) == whole[2:]
 
 
+@pytest.mark.parametrize("strategy", ["raw", "presaved", "async raw", "async 0"])
+def test_a_loop_that_takes_the_last_batch_and_asks_for_no_other_ends_its_epoch(
+    store: presave.Store, strategy: str
+) -> None:
+    with make_iterator(strategy, store) as iterator, make_iterator("raw", store) as plain:
+        for epoch in range(3):
+            batches = iter(iterator)
+            taken = [next(batches).labels.tolist() for _ in range(len(iterator))]
+            assert taken == [batch.labels.tolist() for batch in plain]
+            assert (iterator.epoch, iterator.state_dict()["epoch"], iterator.shard(0, 2).epoch) == (
+                epoch,
+                epoch + 1,
+                epoch + 1,
+            )
+        plain.load_state_dict(iterator.state_dict())
+        assert list(batches_until(plain, 4)) == list(batches_until(iterator, 4))
+
+
 @pytest.mark.parametrize("strategy", ["raw", "async raw"])
 def test_loading_a_state_and_saving_it_again_changes_nothing(store: presave.Store, strategy: str) -> None:
     with make_iterator("raw", store) as saved, make_iterator(strategy, store) as loaded:

@@ -96,6 +96,15 @@ def test_len_is_the_number_of_batches_of_each_rank(
         assert rank.epoch_batches == len(batches_of(rank))
 
 
+@given(RECORDS, BATCH_SIZES, WORLDS, st.booleans(), UNEVEN)
+def test_a_rank_is_over_after_its_last_batch_and_not_before(
+    records: int, batch_size: int, world_size: int, drop_last: bool, uneven: Uneven
+) -> None:
+    for rank in ranks_of(make_order(records, batch_size, drop_last=drop_last), world_size, uneven):
+        ends = [after for *_, after in rank.batches(0, 0)]
+        assert [each for each in ends if rank.is_over(each)] == ends[-1:]
+
+
 @given(RECORDS, BATCH_SIZES, WORLDS, UNEVEN)
 def test_drop_last_gives_every_rank_equally_many_whole_batches(
     records: int, batch_size: int, world_size: int, uneven: Uneven

@@ -88,6 +88,15 @@ def test_a_loop_that_never_asks_for_the_batch_after_the_last_goes_on_to_the_next
     assert seen == epochs_of(make(), 2)
 
 
+def test_a_view_goes_on_after_the_epoch_that_a_loop_over_its_iterator_has_taken(make: Make) -> None:
+    iterator = make()
+    batches = iter(iterator)
+    for _ in range(len(iterator)):
+        next(batches)
+    view = etl.TorchDataset(iterator)
+    assert [labels_of(islice(view, 2)) for _ in range(2)] == [epoch[:2] for epoch in epochs_of(make(), 3)[1:]]
+
+
 def test_an_epoch_left_early_is_followed_by_another_one(make: Make) -> None:
     # As Lightning does with limit_train_batches: the same few batches again and again would train on nothing else.
     view = etl.TorchDataset(make())

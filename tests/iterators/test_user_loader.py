@@ -21,6 +21,11 @@ from tests.programs import run_python
 LIMIT_SECONDS = 20
 pytestmark = pytest.mark.usefixtures("no_prefetch_thread_is_left")
 LABELS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+AHEAD: dict[str, Callable[[Any], Any]] = {
+    "async": etl.AsyncIterator,
+    "device": lambda loader: etl.DeviceIterator(loader, "cpu"),
+    "both": lambda loader: etl.DeviceIterator(etl.AsyncIterator(loader, 9), "cpu"),
+}
 
 
 def labels_of(batches: Any) -> list[list[int]]:
@@ -145,7 +150,7 @@ def test_a_sampler_is_told_the_epoch_that_the_caller_is_in() -> None:
     iterator = etl.AsyncIterator(DataLoader(Numbers(), BATCH, sampler=sampler), 9)
     for _ in iterator:
         wait_for_prefetch_threads()
-        assert sampler.epoch == 1  # the thread has read to the end
+        assert sampler.epoch == 0  # though the thread has read to the end
         break
     first = labels_of(iterator)
     assert (sampler.iterated, iterator.epoch) == ([0, 0], 1)
@@ -153,6 +158,43 @@ def test_a_sampler_is_told_the_epoch_that_the_caller_is_in() -> None:
     iterator.set_epoch(0)
     assert labels_of(iterator) == first
     assert sampler.iterated == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("taken", [1, 3])
+@pytest.mark.parametrize("wrap", AHEAD.values(), ids=AHEAD)
+def test_an_epoch_that_the_sampler_is_told_holds_after_a_loop_that_was_left(
+    wrap: Callable[[Any], Any], taken: int
+) -> None:
+    sampler = Epochs()
+    iterator = wrap(DataLoader(Numbers(), BATCH, sampler=sampler))
+    for epoch in (0, np.int64(1), 2, 7):
+        sampler.set_epoch(epoch)  # type: ignore[arg-type]
+        batches = iter(iterator)
+        for _ in range(taken):
+            next(batches)
+        assert iterator.epoch == epoch
+    assert sampler.iterated == [0, 1, 2, 7]
+
+
+@pytest.mark.parametrize("wrap", AHEAD.values(), ids=AHEAD)
+def test_an_epoch_that_the_sampler_is_told_holds_after_whole_epochs(wrap: Callable[[Any], Any]) -> None:
+    sampler = Epochs()
+    iterator = wrap(DataLoader(Numbers(), BATCH, sampler=sampler))
+    for epoch in (0, 0, 5):
+        sampler.set_epoch(epoch)
+        assert len(list(iterator)) == 3
+        assert iterator.epoch == epoch + 1
+    assert sampler.iterated == [0, 0, 5]
+
+
+def test_a_loop_over_a_device_iterator_that_asks_for_no_batch_after_the_last_ends_its_epoch() -> None:
+    sampler = Epochs()
+    device = etl.DeviceIterator(DataLoader(Numbers(), BATCH, sampler=sampler), "cpu")
+    for _ in range(3):
+        batches = iter(device)
+        for _ in range(len(device)):
+            next(batches)
+    assert sampler.iterated == [0, 1, 2]
 
 
 def test_it_tells_what_its_loader_tells() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 import etl
 from etl.loading import Padding
+from etl.loading.buffer_pool import MIN_NBYTES
 from etl.sources import RecordError
 
 NOTHING = etl.Pipeline([])
@@ -25,6 +26,22 @@ def test_labels_that_are_objects_arrive_as_they_are(padding: Padding | None) -> 
     assert batch.labels.dtype == object
     assert batch.labels.tolist() == [record["label"] for record in records]
     assert all(type(label) is Fraction for label in batch.labels)
+
+
+def test_a_large_batch_of_objects_has_memory_of_its_own() -> None:
+    count = MIN_NBYTES // 8
+    records = [{"features": np.ones(2), "label": Fraction(number, 3)} for number in range(count)]
+    (batch,) = etl.RawIterator(records, NOTHING, count)
+    assert batch.labels[-1] == Fraction(count - 1, 3)
+
+
+def test_objects_are_refused_where_worker_processes_would_have_to_share_them() -> None:
+    records = [{"features": np.ones(2), "label": Fraction(number, 3)} for number in range(4)]
+    with (
+        etl.AsyncIterator(etl.RawIterator(records, NOTHING, 2), workers="process", processes=1) as iterator,
+        pytest.raises(ValueError, match="a field of the records holds Python objects, which cannot be shared"),
+    ):
+        list(iterator)
 
 
 class Lazy(Mapping[str, Any]):
@@ -45,9 +62,11 @@ class Lazy(Mapping[str, Any]):
         return 3
 
 
-def test_fields_that_no_batch_has_are_not_computed() -> None:
-    batches = list(etl.RawIterator([Lazy(number) for number in range(4)], NOTHING, 2))
-    assert [batch.labels.tolist() for batch in batches] == [[0, 1], [2, 3]]
+@pytest.mark.parametrize("wrap", [lambda raw: raw, etl.AsyncIterator])
+def test_fields_that_no_batch_has_are_not_computed(wrap: Callable[[Any], Any]) -> None:
+    iterator = wrap(etl.RawIterator([Lazy(number) for number in range(4)], NOTHING, 2))
+    assert [batch.labels.tolist() for batch in iterator] == [[0, 1], [2, 3]]
+    assert "digests" not in iterator.state_dict()  # that would need all fields
 
 
 class Volumes:

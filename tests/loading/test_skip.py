@@ -7,7 +7,7 @@ import gc
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,22 @@ def test_an_epoch_left_early_does_not_warn_and_the_next_counts_its_own(store: pr
         list(iterator)
 
 
+@pytest.mark.parametrize("strategy", ["raw", "async raw"])
+def test_a_loop_that_takes_the_last_batch_and_asks_for_no_other_is_followed_by_the_warning(
+    store: presave.Store, strategy: str
+) -> None:
+    iterator = make_iterator(strategy, store)
+    begin_or_set: list[Callable[[Any], object]] = [iter, lambda each: each.set_epoch(7)]
+    for epoch, go_on in enumerate(begin_or_set):
+        batches = iter(iterator)
+        labels = [next(batches).labels.tolist() for _ in range(5)]
+        assert labels[-1] == [20, 21]
+        with pytest.warns(UserWarning, match=f"epoch {epoch} left out 7 of 23"):
+            go_on(iterator)
+    assert iterator.epoch == 7
+    assert len(list(islice(iterator, 3))) == 3
+
+
 @pytest.mark.parametrize(("saved_by", "loaded_by"), [("async raw", "presaved"), ("raw", "async presaved")])
 def test_a_resumed_epoch_is_the_rest(store: presave.Store, saved_by: str, loaded_by: str) -> None:
     first, second = (make_iterator(each, store, shuffle=True) for each in (saved_by, loaded_by))
@@ -144,6 +160,24 @@ def test_unreadable_records_and_those_of_another_shape_are_left_out_too() -> Non
     with pytest.warns(UserWarning, match=message):
         (batch,) = etl.RawIterator(records, etl.Pipeline([]), 5, on_error="skip")
     assert batch.labels.tolist() == [0, 3, 4]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_index_error_within_a_data_set_is_that_of_its_record(threads: int) -> None:
+    class Short(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            parts = ["a", "b"] if index == 2 else ["a", "b", "c", "d"]
+            return {**super().__getitem__(index), "kind": parts[3]}
+
+    def make(on_error: Any) -> BatchIterator:
+        raw = etl.RawIterator(Short(RECORDS[:6]), etl.Pipeline([]), 3, on_error=on_error)
+        return etl.AsyncIterator(raw, threads=threads) if threads else raw
+
+    message = "record 2 of Short: failed at stage 'read': list index out of range"
+    with pytest.raises(RecordError, match=message):
+        list(make("raise"))
+    with pytest.warns(UserWarning, match=f"left out 1 of 6 records: {message}"):
+        assert [batch.labels.tolist() for batch in make("skip")] == [[0, 1], [3, 4, 5]]
 
 
 @pytest.mark.parametrize("threads", [0, 2])

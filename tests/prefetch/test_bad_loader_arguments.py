@@ -58,9 +58,17 @@ def test_epoch_is_a_whole_number_of_at_least_0(make: Make, epoch: Any) -> None:
     assert iterator.epoch == 0
 
 
-@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, 0)])
-def test_a_rank_that_does_not_exist_is_refused(make: Make, rank: int, world_size: int) -> None:
-    with pytest.raises(ValueError, match=f"rank must be at least 0 and below world_size {world_size}, not {rank}"):
+@pytest.mark.parametrize(
+    ("rank", "world_size", "message"),
+    [
+        (2, 2, "rank must be at least 0 and below world_size 2, not 2"),
+        (-1, 2, "rank must be a whole number of at least 0, not -1"),
+        (0.5, 2, "rank must be a whole number of at least 0, not 0.5"),
+        (0, 0, "world_size must be a whole number of at least 1, not 0"),
+    ],
+)
+def test_a_rank_that_does_not_exist_is_refused(make: Make, rank: Any, world_size: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make().shard(rank, world_size)
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 import etl
 import presave
+from etl.loading import Padding
 from etl.stages import ChannelsFirst, Normalise, RandomFlip
 from tests.every_strategy import bits
 from tests.programs import run_python
@@ -76,6 +79,21 @@ def test_batches_are_the_memory_that_workers_wrote_and_keep_their_values() -> No
             del batch
         assert len(used) <= 4
         assert psutil.Process().memory_full_info().shared < resident - 8 * 4 * HELD_NBYTES
+
+
+def test_records_whose_lengths_are_unknown_and_random_are_loaded_once() -> None:
+    class Cropped(Made):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            steps = random.randint(1, 50)
+            return {"features": np.ones((steps, 2), np.float32), "label": steps}
+
+    with make_async(Cropped(), padding=Padding()) as iterator:
+        for _ in range(3):
+            batches = list(iterator)
+            assert len(batches) == 6
+            for batch in batches:
+                assert batch.features_mask.sum(axis=1).tolist() == batch.labels.tolist()
+                assert batch.features.sum(axis=(1, 2)).tolist() == (2 * batch.labels).tolist()
 
 
 def test_without_reuse_every_batch_has_memory_of_its_own_that_goes_with_it() -> None:

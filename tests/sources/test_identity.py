@@ -266,6 +266,20 @@ def test_sequences_and_tensors_in_memory_are_identified(tmp_path: Path) -> None:
         _write(tmp_path / f"{number}", make(0))
 
 
+def test_tensors_that_require_a_gradient_are_identified(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    def tensors(value: float) -> Any:
+        data = torch.full((COUNT, 2), value, requires_grad=True)
+        return etl.MapDataset(torch.utils.data.TensorDataset(data, torch.arange(COUNT)))
+
+    state = etl.AsyncIterator(etl.RawIterator(tensors(1.0), NOTHING, 2)).state_dict()
+    etl.RawIterator(tensors(1.0), NOTHING, 2).load_state_dict(state)
+    with pytest.raises(ValueError, match="other records"):
+        etl.RawIterator(tensors(2.0), NOTHING, 2).load_state_dict(state)
+    _write(tmp_path / "store", tensors(1.0))
+
+
 def test_a_pipe_among_the_files_is_not_waited_for(tmp_path: Path) -> None:
     path = _images(tmp_path)
     file = next(path.glob("class0/*"))

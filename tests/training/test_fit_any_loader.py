@@ -138,6 +138,16 @@ def test_every_epoch_under_a_distributed_sampler_has_another_order(workers: int)
     assert first != second
 
 
+@pytest.mark.parametrize("wrap", [lambda raw: raw, etl.AsyncIterator, lambda raw: etl.DeviceIterator(raw, "cpu")])
+def test_a_fit_after_a_loop_that_took_the_last_batch_trains_on_the_next_epochs(wrap: Callable[[Any], Any]) -> None:
+    records = [{"features": np.full(FEATURES, number, np.float32), "label": number} for number in range(RECORDS)]
+    iterator, following = wrap(etl.RawIterator(records, etl.Pipeline([]), RECORDS)), Following()
+    next(iter(iterator))  # the only one
+    etl.fit(small_model(), iterator, backend="cpu", listeners=[following], epochs=2)
+    assert [each.epoch for each in following.iterations] == [1, 2]
+    assert following.training.first_epoch == 1
+
+
 def test_a_sampler_inside_a_batch_sampler_and_a_set_epoch_of_the_loader_are_found() -> None:
     sampler = Epochs()
     loader: DataLoader[Any] = DataLoader(Numbers(), batch_sampler=BatchSampler(sampler, BATCH, drop_last=False))
