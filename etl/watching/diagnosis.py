@@ -119,13 +119,21 @@ def diagnose(times: LoopTimes, cpus: int, memory: Sequence[tuple[float, int, int
     total = waited + stepped
     share = waited / total if total else 0.0
     low, high = share_interval(_with_starts(times), copies / times.stepped if times.stepped else 0.0)
+    # A step ends when its loop asks for the next batch of the epoch.
+    is_seen = times.stepped > 0 or len(times.starts) < 2
+    if not is_seen:
+        low, high = 0.0, 1.0
     verdict = "waits" if low > NOTICEABLE else "computes" if high < NOTICEABLE else "cannot tell"
     cause = _memory(memory)
-    if cause is None and verdict == "waits":
+    if cause is None and not is_seen:
+        why = "every batch begins an epoch of the loader, so that the steps are not seen"
+        cause = "starts of epochs", why, "take batches in one `for batch in loader`, not with next(iter(loader))", None
+    elif cause is None and verdict == "waits":
         cause = _cause(times, cpus, copies, copy_place)
     name, why, remedy, saved = cause or ("", "", "", None)
     # No more than the wait can be gained.
-    gain = None if saved is None or not total else total / (total - max(0.0, min(saved, waited)))
+    left = total - max(0.0, min(saved or 0.0, waited))
+    gain = None if saved is None or left <= 0 else total / left
     count, first = max(1, times.batches), times.starts[0] if times.starts else 0.0
     seen = (waited / count, stepped / count, times.batches, len(times.starts), first)
     return Diagnosis(times.name, verdict, share, low, high, *seen, name, why, remedy, gain)

@@ -58,7 +58,7 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], bool]) -> NoR
         If there is no such module.
     """
     run = _prepared(script)
-    session = Session(lambda times, step: _end_if_enough(script, session, times, step))
+    session = Session(lambda times, _: _end_if_enough(script, session, times))
     is_reported: list[bool] = []
 
     def end() -> bool:
@@ -136,11 +136,10 @@ def _within(error: BaseException, run: Callable[[], object]) -> Any:
     return trace or error.__traceback__
 
 
-def _end_if_enough(script: Script, session: Session, times: LoopTimes, step: float | None) -> None:
+def _end_if_enough(script: Script, session: Session, times: LoopTimes) -> None:
     """End the script if a loop asks for more than it should."""
-    begins = step is None and times.is_between_epochs
     if (
-        (script.epochs is not None and begins and len(times.starts) >= script.epochs)
+        (script.epochs is not None and times.epochs >= script.epochs)
         or (script.batches is not None and sum(each.batches for each in session.loops) >= script.batches)
         or (script.seconds is not None and session.seconds > script.seconds)
     ):

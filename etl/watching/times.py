@@ -82,11 +82,18 @@ class LoopTimes:
     stepping: Counter[Place] = field(default_factory=Counter)
     step_samples: int = 0
     watch: WaitWatch | None = None
+    # Batches of an epoch if the loader goes on with the next one without saying so; otherwise 0.
+    epoch_length: int = 0
+    # Epochs that have ended. One that was left with its first batch does not count: it was a look at the data.
+    epochs: int = 0
     _block_steps: int = 1
     # Since when the loop is in a step, and how long its thread had waited for all loaders by then; None between epochs.
     _resumed: tuple[float, float] | None = None
     # How long this epoch has waited for its first batch so far; None after that.
     _starting: float | None = 0.0
+    # Batches of this epoch so far, and the last step that was counted.
+    _taken: int = 0
+    _step: float = 0.0
     # When the first epoch began, and what watching other threads has taken since.
     _began: float = 0.0
     _cost: float = 0.0
@@ -102,18 +109,16 @@ class LoopTimes:
         return sum(each.steps for each in self.blocks)
 
     @property
-    def is_between_epochs(self) -> bool:
-        """True if the next batch is the first of an epoch."""
-        return self._starting is not None
-
-    @property
     def is_in_step(self) -> bool:
         """True if a batch has come, and the loop has not asked for the next one."""
         return self._resumed is not None
 
     def note_start(self, seconds: float) -> None:
         """Note that an epoch begins, `seconds` of whose first wait have passed."""
-        self._starting, self._resumed = seconds, None
+        if self._resumed is not None:  # an epoch was left in a step, as Lightning leaves it, whose end is unknown
+            self.blocks[-1].steps += self._step
+        self.epochs += self._taken > 1
+        self._starting, self._resumed, self._taken = seconds, None, 0
         self.end_watch()
         began = perf_counter()
         self._began = self._began or began
@@ -125,10 +130,14 @@ class LoopTimes:
         """Note that the loop asks for a batch, after `waited` seconds for all loaders; return its step, if any."""
         if self._resumed is None:
             return None
+        if self.epoch_length and self._taken == self.epoch_length:
+            self.note_start(0.0)
+            return None
         since, before = self._resumed
         step, self._resumed = now - since - (waited - before), None
         if self.batches > 1:  # the first step of all imports, allocates and compiles
             self.blocks[-1].steps += step
+            self._step = step
         return step
 
     def note_batch(self, wait: float, now: float, waited: float, batch: Any) -> None:
@@ -148,12 +157,14 @@ class LoopTimes:
                 self.batch_records = record_count(batch)
         block.count += 1
         self.batches += 1
+        self._taken += 1
         self.wait, self._resumed = wait, (now, waited)
 
     def note_end(self, wait: float) -> None:
         """Note that the epoch has ended, after another wait."""
         self.blocks[-1].waits += wait
-        self._starting = 0.0
+        self.epochs += self._taken > 0
+        self._starting, self._taken = 0.0, 0
         self.end_watch()
 
     def end_watch(self) -> None:

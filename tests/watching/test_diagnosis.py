@@ -104,6 +104,14 @@ def test_starts_of_epochs_are_told_from_the_first_one() -> None:
     assert "a wait of 500 ms" in found.why
 
 
+def test_steps_that_are_not_seen_leave_it_open() -> None:
+    times = loop(0.0, 0.0)
+    times.starts = [0.1] * 60  # of epochs of which the loop takes one batch
+    found = diagnose(times, CPUS)
+    assert (found.verdict, found.cause, found.gain) == ("cannot tell", "starts of epochs", None)
+    assert "take batches in one `for batch in loader`" in found.describe("train.py")
+
+
 def test_slow_records_are_told_from_slow_loading() -> None:
     uneven = [Fetch(0.3 if number % 10 == 0 else 0.004, 0.001, 0.0) for number in range(60)]
     found = diagnose(loop(0.02, 0.01, settings={"num_workers": 2}, fetches=uneven), CPUS)

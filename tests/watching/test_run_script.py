@@ -118,6 +118,59 @@ def test_a_limit_ends_it_early_and_well(script: Path, option: str, batches: int 
     assert batches is None or found["batches"] == batches
 
 
+def test_a_look_at_the_first_batch_is_no_epoch(script: Path) -> None:
+    script.write_text(
+        f"{LOOP}\nloader = DataLoader(range(200), 2)\nnext(iter(loader))\nwhile True:\n    for batch in loader: pass\n"
+    )
+    code, _, errors = run(script, options=("--epochs=1", "--json", "found.json"))
+    assert code == 0, errors
+    ((found,),) = json.loads(script.with_name("found.json").read_text())["ranks"]
+    assert found["batches"] == 101
+
+
+LOADERS = """
+class Endless:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from self.sampler
+
+class Repeating(DataLoader):  # as those of Ultralytics and timm
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        object.__setattr__(self, "batch_sampler", Endless(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+class Wrapping(DataLoader):
+    def __iter__(self):
+        yield from super().__iter__()
+"""
+
+
+@pytest.mark.parametrize("kind", ["Repeating", "Wrapping"])
+def test_epochs_of_loaders_that_iterate_in_a_way_of_their_own_are_counted(script: Path, kind: str) -> None:
+    script.write_text(
+        f"{LOOP}{LOADERS}\n"
+        f"loader = {kind}(range(20), 2)\n"
+        "while True:\n"
+        "    for batch in loader: pass\n"
+        "    print('validates')\n"
+    )
+    code, output, errors = run(script, options=("--epochs=2", "--json", "found.json"))
+    assert (code, output) == (0, 2 * "validates\n"), errors
+    ((found,),) = json.loads(script.with_name("found.json").read_text())["ranks"]
+    assert (found["batches"], found["epochs"]) == (20, 2)
+
+
 def test_what_was_found_is_written_where_it_was_asked_for_though_the_script_changes_its_folder(script: Path) -> None:
     script.write_text(f"{LOOP}\nimport os\nos.mkdir('elsewhere')\nos.chdir('elsewhere')\ntrain()\n")
     code, _, errors = run(script, options=("--json", "found.json"))

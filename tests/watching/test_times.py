@@ -130,6 +130,42 @@ def test_a_loop_that_is_left_has_no_step_until_the_next_epoch() -> None:
     assert found.stepped == 0
 
 
+def test_the_last_step_of_an_epoch_that_is_left_counts_as_the_one_before() -> None:
+    session, loader = Session(), Slow()
+    for _ in range(3):
+        batches = session.epoch(loader)
+        for _ in range(4):  # and no fifth, as Lightning does
+            next(batches)
+            CLOCK.sleep(STEP)
+        CLOCK.sleep(5 * STEP)
+    (found,) = session.loops
+    assert found.stepped == pytest.approx(10 * STEP)  # without the very first one, and the last
+    assert found.epochs == 2
+
+
+def test_epochs_of_a_loader_that_repeats_itself_are_told_by_their_length() -> None:
+    session = Session()
+    batches = session.epoch(Slow(batches=12))
+    (found,) = session.loops
+    found.epoch_length = 4
+    for _ in range(3):
+        for _ in range(4):
+            next(batches)
+            CLOCK.sleep(STEP)
+        CLOCK.sleep(100.0)  # such as a validation
+    assert (len(found.starts), found.epochs) == (3, 2)
+    assert found.stepped == pytest.approx(10 * STEP)
+
+
+def test_a_loop_that_takes_one_batch_of_each_epoch_has_no_steps_and_no_epochs() -> None:
+    session, loader = Session(), Slow()
+    for _ in range(5):
+        next(session.epoch(loader))
+        CLOCK.sleep(STEP)
+    (found,) = session.loops
+    assert (found.batches, len(found.starts), found.stepped, found.epochs) == (5, 5, 0.0, 0)
+
+
 def test_what_runs_between_epochs_and_after_a_loop_is_not_sampled_as_its_step() -> None:
     session = Session()
 
