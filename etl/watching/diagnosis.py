@@ -6,6 +6,7 @@ import linecache
 import math
 import re
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,6 +34,8 @@ BUSY = 0.5
 # Memory runs out if this is so within an hour at its present pace.
 SOON_SECONDS = 3600.0
 COPIES = re.compile(r"\.(to|cuda|pin_memory)\(|\bdevice_put\(|\.(float|half|double)\(\)")
+# On a device, lines that copy also wait for the steps before.
+CONVERSIONS = re.compile(r"^(?!.*\.(to|cuda|cpu|item|tolist|numpy)\().*\.(float|half|double)\(\)")
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class Diagnosis:
     remedy : str
         What to do.
     gain : float or None
-        How many times as fast that makes the loop, at best; None if that is unknown.
+        How many times as fast that makes the loop, at best; None if that is unknown, as on a CUDA device, which may
+        compute during a wait.
     """
 
     loader: str
@@ -133,7 +137,7 @@ def diagnose(times: LoopTimes, cpus: int, memory: Sequence[tuple[float, int, int
     name, why, remedy, saved = cause or ("", "", "", None)
     # No more than the wait can be gained.
     left = total - max(0.0, min(saved or 0.0, waited))
-    gain = None if saved is None or left <= 0 else total / left
+    gain = None if saved is None or left <= 0 or _is_on_device() else total / left
     count, first = max(1, times.batches), times.starts[0] if times.starts else 0.0
     seen = (waited / count, stepped / count, times.batches, len(times.starts), first)
     return Diagnosis(times.name, verdict, share, low, high, *seen, name, why, remedy, gain)
@@ -262,10 +266,17 @@ def _with_starts(times: LoopTimes) -> list[Block]:
 
 def _copies(times: LoopTimes) -> tuple[float, Place | None]:
     """Return the seconds of steps in which the user's lines copy batches, by samples, and the most frequent line."""
+    lines = CONVERSIONS if _is_on_device() else COPIES
     found = Counter(
-        {at: count for at, count in times.stepping.items() if COPIES.search(linecache.getline(at.file, at.line))}
+        {at: count for at, count in times.stepping.items() if lines.search(linecache.getline(at.file, at.line))}
     )
     return (times.stepped * sum(found.values()) / times.step_samples if found else 0.0), _top(found)
+
+
+def _is_on_device() -> bool:
+    """Return True if torch may compute on a CUDA device while this process waits or copies."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda is not None and bool(cuda.is_initialized())
 
 
 def _slow_fetches(fetches: Sequence[Fetch]) -> tuple[list[float], float]:

@@ -78,8 +78,10 @@ class LoopTimes:
     # Samples of where the loading threads were while the loop waited, and how many were in the loop's own thread.
     loading: Counter[Place] = field(default_factory=Counter)
     loads_here: int = 0
-    # Samples of steps: those at a line that calls nothing else in Python, and all.
+    # Samples of steps: those at a user's line that calls nothing else in Python and is in no model, those in which the
+    # thread waits for others, and all.
     stepping: Counter[Place] = field(default_factory=Counter)
+    step_waits: int = 0
     step_samples: int = 0
     watch: WaitWatch | None = None
     # Batches of an epoch if the loader goes on with the next one without saying so; otherwise 0.

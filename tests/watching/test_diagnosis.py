@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +20,11 @@ from etl.watching.times import Block, Fetch, LoopTimes, Place
 
 CPUS = 4
 PLACE = Place("data.py", 7, "Records.__getitem__")
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
 
 
 def loop(
@@ -128,6 +135,35 @@ def test_copies_in_the_loop_count_as_waiting(tmp_path: Any) -> None:
     assert (found.verdict, found.cause) == ("waits", "copies")
     assert found.why.startswith("<module> (train.py:2) copies")
     assert found.gain == pytest.approx(0.011 / (0.011 - 0.006), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("batch = batch.to(device)", "computes"),
+        ("right += (batch.argmax(1) == labels).float().sum().item()", "computes"),
+        ("batch = batch.float() / 255", "waits"),
+    ],
+)
+def test_on_a_device_only_conversions_are_copies_since_other_lines_wait_for_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, verdict: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    script = tmp_path / "train.py"
+    script.write_text(f"for batch in loader:\n    {line}\n")
+    times = loop(0.001, 0.01, step_samples=100)
+    times.stepping[Place(str(script), 2, "<module>")] = 60
+    found = diagnose(times, CPUS)
+    assert (found.verdict, found.gain) == (verdict, None)
+
+
+def test_on_a_device_that_may_compute_during_waits_the_gain_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = loop(0.031, 0.001, settings={"num_workers": 0}, fetches=fetches(0.031, 0.031), loads_here=20)
+    assert diagnose(times, CPUS).gain is not None
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    found = diagnose(times, CPUS)
+    assert (found.verdict, found.cause, found.gain) == ("waits", "too few workers", None)
+    assert "at best" not in found.describe("train.py")
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
+import torch
 
 from etl.watching import times as watched
 from etl.watching.session import Session
-from etl.watching.stacks import MemoryWatch, note_places
+from etl.watching.stacks import PREFETCHERS, MemoryWatch, note_places
 
 WAIT, STEP = 0.01, 0.02
 
@@ -178,6 +180,45 @@ def test_what_runs_between_epochs_and_after_a_loop_is_not_sampled_as_its_step() 
     note_places(session.clock.activities, {})  # as if the thread had ended
     (found,) = session.loops
     assert found.step_samples == found.stepping.total() == 3
+
+
+def test_lines_of_a_models_forward_pass_are_not_those_of_the_loop() -> None:
+    session = Session()
+
+    class Model(torch.nn.Module):
+        def forward(self) -> None:
+            note_places(session.clock.activities, {threading.get_ident(): sys._getframe()})
+
+    model = Model()
+    for _ in session.epoch(Slow(batches=3)):
+        model()
+    (found,) = session.loops
+    assert (found.step_samples, found.stepping.total()) == (3, 0)
+
+
+def monitor() -> Generator[None, None, None]:
+    yield  # as a thread that sleeps
+
+
+@pytest.mark.parametrize(("settings", "samples"), [({}, 1), ({"num_workers": 0}, 1), ({"num_workers": 1}, 0)])
+def test_other_threads_may_load_unless_worker_processes_do(settings: dict[str, int], samples: int) -> None:
+    found, thread = watched.LoopTimes("loader", settings), monitor()
+    next(thread)
+    note_places({1: watched.Activity(found, waits=True)}, {2: thread.gi_frame})
+    assert found.loading.total() == samples
+
+
+def test_threads_of_etl_load_rather_than_others() -> None:
+    found, thread = watched.LoopTimes("AsyncIterator", {}), monitor()
+    next(thread)
+
+    def load() -> None:
+        note_places({1: watched.Activity(found, waits=True)}, {2: thread.gi_frame, 3: sys._getframe()})
+
+    names: dict[str, Any] = {}
+    exec(compile("def work(load): load()", f"{PREFETCHERS}threads.py", "exec"), names)  # noqa: S102 - as if of etl
+    names["work"](load)
+    assert [each.function.rpartition(".")[2] for each in found.loading] == ["load"]
 
 
 def test_an_error_of_the_loader_is_raised_and_ends_the_wait() -> None:
