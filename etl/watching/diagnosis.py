@@ -169,13 +169,14 @@ def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None)
         remedy = f"make those records cheaper, or presave them (`etl presave`); {ahead}"
         return "slow records", why, remedy, waited - max(0.0, (fetch / max(1, workers or 1) - step) * times.batches)
     loads_here = workers == 0 or (not workers and times.loads_here > sum(times.loading.values()) / 2)
-    if not loads_here and not workers:
-        return _cause_in_threads(times, place, cpus)
+    if not loads_here and not (workers and times.fetches):
+        return _cause_elsewhere(times, place, cpus)
     busy, queued = _busy(times.fetches)
     count = max(1, workers or 0)
     waits = busy is not None and busy < BUSY and queued < BUSY
+    needed = math.ceil(fetch / max(step, 1e-4)) if fetch else cpus
     # Threads that wait need no CPU of their own.
-    wanted = cpus if not waits else max(cpus, count + 1, min(4 * cpus, math.ceil(fetch / max(step, 1e-4))))
+    wanted = max(count + 1, min(4 * cpus, needed)) if waits else min(cpus, max(count + 1, needed))
     load_cpu = fetch * (1.0 if busy is None else busy)
     best = max(step, fetch / wanted, (load_cpu + step) / cpus)
     saved = (waited / batches + step - best) * times.batches
@@ -198,21 +199,24 @@ def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None)
     return "Python code", why, remedy, waited
 
 
-def _cause_in_threads(times: LoopTimes, place: Place | None, cpus: int) -> Cause:
-    """Return what a loop waits for whose batches other threads load, by the kernel's times of them."""
+def _cause_elsewhere(times: LoopTimes, place: Place | None, cpus: int) -> Cause:
+    """Return what a loop waits for whose batches threads load, or workers without reports, by the kernel's times."""
+    workers = times.settings.get("num_workers")
+    one, several = ("worker process", "worker processes") if workers else ("other thread", "other threads")
     storage = [each.storage for each in times.lost]
     watched = sum(each.waited for each in times.lost)
     at = f", mostly at {_at(place)}" if place else ""
     if not watched or None in storage:
-        return "unknown", f"other threads load{at}; the kernel does not tell what they wait for", "", None
+        return "unknown", f"{several} load{at}; the kernel does not tell what they wait for", "", None
     waits = sum(each for each in storage if each is not None) / watched
     if waits > BUSY:
-        remedy = "load more batches at once: threads that wait need no CPU; or keep the data nearer"
-        return "storage", f"other threads load, {waits:.0%} of the wait without a CPU{at}", remedy, times.waited
-    loaders = max(each.loaders for each in times.lost)
-    why = f"{units.counted(loaders, 'other thread loads', 'other threads load')}, on a CPU most of the wait{at}"
+        remedy = f"load more batches at once: {several} that wait need no CPU; or keep the data nearer"
+        return "storage", f"{several} load, {waits:.0%} of the wait without a CPU{at}", remedy, times.waited
+    loaders = workers or max(each.loaders for each in times.lost)
+    why = f"{units.counted(loaders, f'{one} loads', f'{several} load')}, on a CPU most of the wait{at}"
     if loaders and loaders < cpus:
-        return "too few workers", why, f"load with {cpus} threads", times.waited * (1 - loaders / cpus)
+        remedy = f"num_workers={cpus}" if workers else f"load with {cpus} threads"
+        return "too few workers", why, remedy, times.waited * (1 - loaders / cpus)
     return "Python code", why, "make that cheaper, or do it once and keep the result (`etl presave`)", times.waited
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from etl.runtime.resources import available_cpus
+from etl.runtime.resources import rank_cpus
 from etl.watching.diagnosis import NOTICEABLE, Diagnosis, diagnose
 from etl.watching.hooks import watch_all
 from etl.watching.session import Session
@@ -149,7 +149,7 @@ def _end_if_enough(script: Script, session: Session, times: LoopTimes) -> None:
 def diagnoses(session: Session) -> list[Diagnosis]:
     """Return the diagnosis of each loop, that with the longest wait first."""
     loops = sorted((each for each in session.loops if each.batches), key=lambda each: -each.waited - each.stepped)
-    return [diagnose(each, available_cpus(), session.memory.notes) for each in loops]
+    return [diagnose(each, rank_cpus(), session.memory.notes) for each in loops]
 
 
 def join_ranks(found: list[Diagnosis]) -> list[list[Diagnosis]] | None:

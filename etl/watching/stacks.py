@@ -208,7 +208,7 @@ def _start_reports(prefix: str) -> None:
 
     file = os.open(f"{prefix}-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     BOUNDARIES.add(worker._worker_loop.__code__)
-    main, timer = threading.get_ident(), FetchTimer()
+    main, timer = threading.get_ident(), FetchTimer(time.process_time)
 
     def timed(fetcher: Any, load: Callable[..., Any], indices: Any) -> Any:
         if time.perf_counter() < timer.due:

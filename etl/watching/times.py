@@ -181,9 +181,14 @@ class LoopTimes:
 
 
 class FetchTimer:
-    """Times some of the batches that the calling thread loads, if the kernel tells its times on a CPU."""
+    """Times some of the batches that the calling thread loads, if the kernel tells its times on a CPU.
 
-    def __init__(self) -> None:
+    Processes that end meanwhile, such as a decoder, count. `cpu_time` is that of the thread; in a process that only
+    loads it is `time.process_time`, with threads that a library starts.
+    """
+
+    def __init__(self, cpu_time: Callable[[], float] = thread_time) -> None:
+        self._cpu_time = cpu_time
         self._task: Any = None
         # When another batch may be timed without taking too large a share of the time.
         self.due = math.inf
@@ -196,12 +201,18 @@ class FetchTimer:
         asked = perf_counter()
         self._task.used = self._task.queued = 0.0
         self._task.begin()
-        used, began = thread_time(), perf_counter()
+        used, began = self._used(), perf_counter()
         batch = fetch()
-        ended, used = perf_counter(), thread_time() - used
+        ended, used = perf_counter(), self._used() - used
         self._task.end()
         self.due += (began - asked + perf_counter() - ended) / MAX_COST_SHARE
-        return batch, Fetch(ended - began, used, self._task.queued)
+        return batch, Fetch(ended - began, min(used, ended - began), self._task.queued)
+
+    def _used(self) -> float:
+        import resource  # here, because Windows has none
+
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return self._cpu_time() + children.ru_utime + children.ru_stime
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,23 @@ def test_workers_are_too_few_or_wait_or_are_slow(workers: int, used: float, queu
         assert found.remedy == "num_workers=4"
     if cause == "storage":
         assert "90% of it waiting" in found.why
+
+
+@pytest.mark.parametrize(("used", "cause"), [(0.07, "too few workers"), (0.007, "storage")])
+def test_no_more_workers_are_advised_than_the_steps_need(used: float, cause: str) -> None:
+    times = loop(0.003, 0.012, settings={"num_workers": 4}, fetches=fetches(0.07, used))
+    found = diagnose(times, cpus=64)
+    assert found.cause == cause
+    assert re.fullmatch("num_workers=6(:.*)?", found.remedy)
+
+
+def test_of_workers_that_do_not_report_only_the_kernel_tells() -> None:
+    times = loop(0.05, 0.01, settings={"num_workers": 4})
+    assert diagnose(times, CPUS).cause == "unknown"
+    times.lost = [WaitTimes(1.0, 0.0, 0.05, 1, None)]
+    found = diagnose(times, CPUS)
+    assert found.cause == "storage"
+    assert found.why.startswith("worker processes load, 95% of the wait without a CPU")
 
 
 def test_starts_of_epochs_are_told_from_the_first_one() -> None:
