@@ -69,8 +69,9 @@ class LoopTimes:
     batches: int = 0
     # Records in the first batch of the last epoch; 1 if they cannot be counted.
     batch_records: int = 1
-    # The last wait.
+    # The last wait, and the thread that waited.
     wait: float = 0.0
+    thread: int = 0
     # Some of the batches that one thread loaded: that of the loop, or those of worker processes.
     fetches: deque[Fetch] = field(default_factory=lambda: deque(maxlen=KEPT))
     # What other threads did while the loop waited, for each epoch in which that is known.
@@ -272,9 +273,11 @@ class LoopClock:
 
         It runs once per batch, usually with cold caches, so keep its calls few.
         """
-        here = self.activities.get(get_ident()) or self._begin_thread(times)
+        thread = get_ident()
+        here = self.activities.get(thread) or self._begin_thread(times)
         if here.waits:
             return ask()
+        times.thread = thread
         asked = perf_counter()
         step = times.note_step(asked, here.waited)
         if self._before is not None:

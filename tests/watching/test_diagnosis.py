@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from etl.measuring.waiting import WaitTimes
 from etl.watching.diagnosis import Diagnosis, diagnose
+from etl.watching.script import diagnoses
+from etl.watching.session import Session
 from etl.watching.times import Block, Fetch, LoopTimes, Place
 
 CPUS = 4
@@ -213,6 +216,24 @@ def test_memory_that_runs_out_is_found_whatever_the_verdict() -> None:
     looks = [*range(20), *range(20, 80, 4)]  # then the machine was busy
     rarely = [(float(second), int(8e9 - second * 50e6), int(second * 45e6)) for second in looks]
     assert diagnose(loop(0.001, 0.1), CPUS, rarely).cause == "memory"
+
+
+def test_waits_of_a_thread_that_may_hand_batches_on_are_not_those_of_the_training() -> None:
+    session, times = Session(), loop(0.1, 0.01, thread=-1)
+    session.loops.append(times)
+
+    def found() -> Diagnosis:
+        (only,) = diagnoses(session)
+        return only
+
+    assert (found().verdict, found().gain) == ("cannot tell", None)
+    assert "wrap what the training iterates in etl.watch" in found().describe("train.py")
+    times.step_samples, times.step_waits = 20, 15  # in a queue that is full
+    assert found().verdict == "cannot tell"
+    times.step_waits = 1  # it computes
+    assert found().verdict == "waits"
+    times.thread, times.step_waits = threading.main_thread().ident or 0, 15
+    assert found().verdict == "waits"
 
 
 seconds = st.floats(1e-5, 1.0)

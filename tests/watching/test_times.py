@@ -196,6 +196,21 @@ def test_lines_of_a_models_forward_pass_are_not_those_of_the_loop() -> None:
     assert (found.step_samples, found.stepping.total()) == (3, 0)
 
 
+def test_a_step_in_which_its_thread_waits_for_others_is_told() -> None:
+    session = Session()
+
+    def look() -> None:
+        note_places(session.clock.activities, {threading.get_ident(): sys._getframe(1)})
+
+    names: dict[str, Any] = {}
+    exec(compile("def put(look): look()", "/usr/lib/python3/queue.py", "exec"), names)  # noqa: S102 - as if of Python
+    for _ in session.epoch(Slow(batches=3)):
+        look()
+        names["put"](look)
+    (found,) = session.loops
+    assert (found.step_samples, found.step_waits) == (6, 3)
+
+
 def monitor() -> Generator[None, None, None]:
     yield  # as a thread that sleeps
 
