@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from etl import units
 from etl.watching.times import Block, Fetch, LoopTimes, Place
 
@@ -225,6 +223,8 @@ def _memory(notes: Sequence[tuple[float, int, int]]) -> Cause | None:
     recent = notes[len(notes) // 4 :]  # what a training needs, it takes at first
     if len(recent) < 8:
         return None
+    import numpy as np  # here, since a script may have to set how many threads it has
+
     seconds, nbytes, used = (np.array(each, float) for each in zip(*recent, strict=True))
     slope, _ = np.polyfit(seconds - seconds[0], nbytes, 1)
     at, left, taken = ([part.mean() for part in np.array_split(each, 4)] for each in (seconds, nbytes, used))
@@ -246,6 +246,8 @@ def share_interval(blocks: Sequence[Block], of_steps: float = 0.0) -> tuple[floa
     """
     if len(blocks) < MIN_BLOCKS:
         return 0.0, 1.0
+    import numpy as np
+
     waits = np.array([each.waits + of_steps * each.steps for each in blocks])
     totals = np.array([each.waits + each.steps for each in blocks])
     chosen = np.random.default_rng(0).integers(len(blocks), size=(RESAMPLES, len(blocks)))

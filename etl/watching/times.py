@@ -12,7 +12,6 @@ from threading import get_ident, get_native_id
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
-from etl.measuring.structure import record_count
 from etl.measuring.waiting import Task, WaitTimes, WaitWatch
 
 # Steps are summed in at most so many blocks: an interval needs no more. Then pairs of blocks are joined.
@@ -157,6 +156,8 @@ class LoopTimes:
             self.starts.append(self._starting + wait)
             self._starting = None
             with contextlib.suppress(Exception):  # a structure that etl does not know
+                from etl.measuring.structure import record_count  # here, since it loads numpy
+
                 self.batch_records = record_count(batch)
         block.count += 1
         self.batches += 1

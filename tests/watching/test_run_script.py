@@ -343,7 +343,7 @@ def test_loops_over_iterators_of_etl_are_found_once(script: Path) -> None:
 
 
 def test_nothing_is_imported_that_the_script_may_have_to_prepare(script: Path) -> None:
-    script.write_text("import sys\nprint({'torch', 'etl.iterators'} & sys.modules.keys())\n")
+    script.write_text("import sys\nprint({'torch', 'numpy', 'etl.iterators'} & sys.modules.keys())\n")
     _, output, _ = run(script)
     assert output == "set()\n"
 
