@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor, log10
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from etl.measuring.statistics import Interval
+if TYPE_CHECKING:
+    from etl.measuring.statistics import Interval
 
 NOT_MEASURED = "–"  # noqa: RUF001  an en dash, for a missing value
 

@@ -33,8 +33,6 @@ from rich.text import Text
 from etl.arguments import printable
 from etl.printable_console import PrintableConsole
 from etl.tables import output_size, print_table
-from presave.errors import explain_disk_error
-from presave.files import usual_mode, write_atomically
 
 # What takes less time needs no lines of progress.
 SILENT_SECONDS = 10.0
@@ -231,6 +229,9 @@ def save_text(path: Path, text: str) -> None:
             else:  # a caller's own
                 sys.stdout.write(text)
         return
+    from presave.errors import explain_disk_error  # here, since `presave` loads numpy: see `etl run`
+    from presave.files import usual_mode, write_atomically
+
     try:
         if _is_written_directly(path):
             path.write_bytes(data)

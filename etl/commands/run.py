@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import builtins
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -29,33 +28,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> NoReturn:
     """Run the script, and exit as it does."""
-    from etl.watching.script import Script, describe, join_ranks, run_script
+    from etl.watching.script import Script, describe, first_rank, is_rank, join_ranks, run_script
 
     limits = {name: getattr(arguments, name) for name in ("epochs", "batches", "seconds")}
     for name, limit in limits.items():
         if limit is not None and limit <= 0:
             raise ValueError(f"--{name} must be above 0, not {limit}")
-    if arguments.seconds is not None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
+    if arguments.seconds is not None and is_rank():
         raise ValueError("--seconds would end each rank at another step, and others wait for it: give --batches")
-    if arguments.json not in (None, STANDARD_OUTPUT):  # refused now, not when the script has run for hours
-        check_file_path(arguments.json, "--json")
+    first = first_rank()
+    file = arguments.json
+    if file is not None and first and not file.is_relative_to("/dev"):  # other machines may see the same folder
+        file = file.with_name(f"{file.stem}-rank{first}{file.suffix}")
+    if file not in (None, STANDARD_OUTPUT):  # refused now, not when the script has run for hours
+        check_file_path(file, "--json")
     if hasattr(builtins, "__IPYTHON__"):
         _run_beside()
     script = Script(arguments.script, arguments.is_module, arguments.arguments, **limits)
     # The script may change the working folder.
-    file = None if arguments.json is None else arguments.json.absolute()
+    file = None if file is None else file.absolute()
 
     def report(found: list[Any]) -> bool:
         try:
             ranks = join_ranks(found)
             if ranks is not None:
-                print(f"\n{describe(Path(script.target).name, ranks)}", file=sys.stderr, flush=True)
-                save_json(file, {"ranks": [[each.as_dict() for each in rank] for rank in ranks]})
+                try:
+                    with contextlib.suppress(ValueError):  # the script has closed standard error
+                        print(f"\n{describe(Path(script.target).name, ranks, first)}", file=sys.stderr, flush=True)
+                finally:
+                    content = [[each.as_dict() for each in rank] for rank in ranks]
+                    save_json(file, {"first_rank": first, "ranks": content})
         except OSError as error:  # said here, for an error would change how the script ends
-            if arguments.debug:
-                with contextlib.suppress(OSError):
-                    traceback.print_exc()
-            show_error(str(error))
+            with contextlib.suppress(ValueError):
+                if arguments.debug:
+                    with contextlib.suppress(OSError):
+                        traceback.print_exc()
+                show_error(str(error))
             return False
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -212,7 +213,8 @@ def backend_or_cpu(name: str) -> Backend:
 def _reset_to_here(iterator: Any) -> Callable[[], object]:
     """Return a function that resets `iterator` to its current position, or epoch if that is all it knows."""
     if hasattr(iterator, "load_state_dict") and getattr(iterator, "can_resume", True):
-        return partial(iterator.load_state_dict, iterator.state_dict())
+        with suppress(AttributeError, KeyError, NotImplementedError, TypeError):  # a wrapper of what has no state
+            return partial(iterator.load_state_dict, iterator.state_dict())
     if isinstance(iterator, AheadIterator):
         return partial(iterator.set_epoch, iterator.epoch)
     return lambda: None

@@ -21,7 +21,7 @@ from etl.doctor.rank_waits import RankWaits, time_rank_waits
 from etl.doctor.setup import ModelSetup, Setup
 from etl.doctor.steps import StepTimes, time_steps
 from etl.runtime import Collections, CollectionWatch
-from etl.runtime.resources import available_cpus
+from etl.runtime.resources import rank_cpus
 from etl.watching.diagnosis import Diagnosis, diagnose
 from etl.watching.session import Session
 
@@ -193,7 +193,7 @@ def observe_training(
         tracing.callback(session.stop)
         times, batch = time_steps(setup, count, around, session=session)
         session.stop()
-        diagnosis = diagnose(session.times_of(setup.batches), available_cpus())
+        diagnosis = diagnose(session.times_of(setup.batches), rank_cpus())
         trace = None if setup.of_model is None else _trace(setup.of_model, batch, calls, predicted)
     rank_waits = time_rank_waits(setup) if is_rank and setup.of_model is None else None
     tracked = len(gc.get_objects())

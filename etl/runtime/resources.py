@@ -6,6 +6,7 @@ loaders, in which this is imported, have no `presave`.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -21,15 +22,27 @@ _MEMORY_FILES_2 = ("memory.max", "memory.current", "inactive_file")
 _MEMORY_FILES_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def available_cpus() -> int:
-    """Return how many CPUs this process may use, at least 1.
+def available_cpus(pid: int = 0) -> int:
+    """Return how many CPUs this process, or the one with this id, may use, at least 1.
 
     This is the smaller of its affinity (`taskset`) and the quota of its control group (`cpu.max`, or in version 1
     `cpu.cfs_quota_us`), rounded up.
     """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(pid)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_quota()
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def rank_cpus() -> int:
+    """Return how many CPUs this process may use, or its share if torchrun has started several ranks on this machine.
+
+    The share is an equal one of torchrun's CPUs. A rank that is bound to fewer has those.
+    """
+    cpus, ranks = available_cpus(), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if ranks > 1:
+        with contextlib.suppress(OSError):  # torchrun has ended
+            cpus = max(1, min(cpus, available_cpus(os.getppid()) // ranks))
+    return cpus
 
 
 def available_cores() -> int | None:

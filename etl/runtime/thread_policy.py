@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
-
 from etl.arguments import whole_number
 from etl.runtime.audit import Audit
 from etl.runtime.policy import Policy
@@ -85,6 +83,7 @@ class ThreadPolicy(Policy):
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(self.compute)
         # Before cv2, whose pool may be OpenMP's: they are restored in reverse order.
+        importlib.import_module("numpy")  # whose pool is limited, too; `etl run` imports this file without it
         stack.callback(_pools().threadpool_limits(limits=self.compute).restore_original_limits)
         if cv2 is not None:
             stack.callback(cv2.setNumThreads, cv2.getNumThreads())
@@ -167,6 +166,8 @@ def _listed(pools: Mapping[str, int]) -> str:
 
 def _cpus_of_product() -> float:
     """Return how many CPUs a matrix product uses, less those that other threads of this process use."""
+    import numpy as np
+
     others = _cpus_during(lambda: time.sleep(PROBE_SECONDS))
     matrix = np.ones((PROBE_SIDE, PROBE_SIDE), np.float32)
     _ = matrix @ matrix

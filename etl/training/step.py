@@ -20,7 +20,8 @@ OF_DTYPES = ("type", "not implemented for")
 # The label that torch's cross entropy leaves out by default.
 IGNORED = -100
 NO_LABELS = "the batches have no labels to train on; give as `loss` a function that needs none"
-OTHER_LOSS = "convert them, or give a loss of your own (loss=) or a training step (--step)"
+OWN_LOSS = "give a loss of your own (loss=) or a training step (--step)"
+OTHER_LOSS = f"convert them, or {OWN_LOSS}"
 
 
 class Optimizer(Protocol):
@@ -118,10 +119,10 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
     Raises
     ------
     ValueError
-        If the labels are neither, or a number is not below the number of classes. On a device other than the CPU, torch
-        finds such numbers.
+        If the output is no tensor; if the labels are neither, or a number is not below the number of classes. On a
+        device other than the CPU, torch finds such numbers.
     """
-    _check_tensor(labels)
+    _check_tensors(output, labels)
     dtype = labels.dtype
     if not labels.is_floating_point() and not labels.is_complex():
         has_axis = labels.ndim == (2 if mask is None else 3) == output.ndim and labels.shape[-1] == 1
@@ -138,11 +139,14 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
     return loss
 
 
-def _check_tensor(labels: Any) -> None:
+def _check_tensors(output: Any, labels: Any) -> None:
+    tensor = import_torch().Tensor
     if labels is None:
         raise ValueError(NO_LABELS)
-    if not isinstance(labels, import_torch().Tensor):
+    if not isinstance(labels, tensor):
         raise ValueError(f"the labels of a batch are {describe(labels)}, and the loss takes one array; {OTHER_LOSS}")
+    if not isinstance(output, tensor):
+        raise ValueError(f"the model returns {describe(output)}, and the loss takes one tensor; {OWN_LOSS}")
 
 
 def _why_not_classes(output: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype) -> str | None:
@@ -183,9 +187,9 @@ def squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
     Raises
     ------
     ValueError
-        If there are more or fewer predictions than targets.
+        If the output is no tensor, or there are more or fewer predictions than targets.
     """
-    _check_tensor(labels)
+    _check_tensors(output, labels)
     if output.numel() != labels.numel():
         raise ValueError(
             f"labels of dtype {_name(labels.dtype)} and shape {tuple(labels.shape)} are targets of a regression; the "

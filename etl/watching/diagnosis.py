@@ -6,13 +6,12 @@ import linecache
 import math
 import re
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from etl import units
 from etl.watching.times import Block, Fetch, LoopTimes, Place
@@ -33,6 +32,8 @@ BUSY = 0.5
 # Memory runs out if this is so within an hour at its present pace.
 SOON_SECONDS = 3600.0
 COPIES = re.compile(r"\.(to|cuda|pin_memory)\(|\bdevice_put\(|\.(float|half|double)\(\)")
+# On a device, lines that copy also wait for the steps before.
+CONVERSIONS = re.compile(r"^(?!.*\.(to|cuda|cpu|item|tolist|numpy)\().*\.(float|half|double)\(\)")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Diagnosis:
     remedy : str
         What to do.
     gain : float or None
-        How many times as fast that makes the loop, at best; None if that is unknown.
+        How many times as fast that makes the loop, at best; None if that is unknown, as on a CUDA device, which may
+        compute during a wait.
     """
 
     loader: str
@@ -119,13 +121,21 @@ def diagnose(times: LoopTimes, cpus: int, memory: Sequence[tuple[float, int, int
     total = waited + stepped
     share = waited / total if total else 0.0
     low, high = share_interval(_with_starts(times), copies / times.stepped if times.stepped else 0.0)
+    # A step ends when its loop asks for the next batch of the epoch.
+    is_seen = times.stepped > 0 or len(times.starts) < 2
+    if not is_seen:
+        low, high = 0.0, 1.0
     verdict = "waits" if low > NOTICEABLE else "computes" if high < NOTICEABLE else "cannot tell"
     cause = _memory(memory)
-    if cause is None and verdict == "waits":
+    if cause is None and not is_seen:
+        why = "every batch begins an epoch of the loader, so that the steps are not seen"
+        cause = "starts of epochs", why, "take batches in one `for batch in loader`, not with next(iter(loader))", None
+    elif cause is None and verdict == "waits":
         cause = _cause(times, cpus, copies, copy_place)
     name, why, remedy, saved = cause or ("", "", "", None)
     # No more than the wait can be gained.
-    gain = None if saved is None or not total else total / (total - max(0.0, min(saved, waited)))
+    left = total - max(0.0, min(saved or 0.0, waited))
+    gain = None if saved is None or left <= 0 or _is_on_device() else total / left
     count, first = max(1, times.batches), times.starts[0] if times.starts else 0.0
     seen = (waited / count, stepped / count, times.batches, len(times.starts), first)
     return Diagnosis(times.name, verdict, share, low, high, *seen, name, why, remedy, gain)
@@ -157,13 +167,14 @@ def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None)
         remedy = f"make those records cheaper, or presave them (`etl presave`); {ahead}"
         return "slow records", why, remedy, waited - max(0.0, (fetch / max(1, workers or 1) - step) * times.batches)
     loads_here = workers == 0 or (not workers and times.loads_here > sum(times.loading.values()) / 2)
-    if not loads_here and not workers:
-        return _cause_in_threads(times, place, cpus)
+    if not loads_here and not (workers and times.fetches):
+        return _cause_elsewhere(times, place, cpus)
     busy, queued = _busy(times.fetches)
     count = max(1, workers or 0)
     waits = busy is not None and busy < BUSY and queued < BUSY
+    needed = math.ceil(fetch / max(step, 1e-4)) if fetch else cpus
     # Threads that wait need no CPU of their own.
-    wanted = cpus if not waits else max(cpus, count + 1, min(4 * cpus, math.ceil(fetch / max(step, 1e-4))))
+    wanted = max(count + 1, min(4 * cpus, needed)) if waits else min(cpus, max(count + 1, needed))
     load_cpu = fetch * (1.0 if busy is None else busy)
     best = max(step, fetch / wanted, (load_cpu + step) / cpus)
     saved = (waited / batches + step - best) * times.batches
@@ -186,21 +197,24 @@ def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None)
     return "Python code", why, remedy, waited
 
 
-def _cause_in_threads(times: LoopTimes, place: Place | None, cpus: int) -> Cause:
-    """Return what a loop waits for whose batches other threads load, by the kernel's times of them."""
+def _cause_elsewhere(times: LoopTimes, place: Place | None, cpus: int) -> Cause:
+    """Return what a loop waits for whose batches threads load, or workers without reports, by the kernel's times."""
+    workers = times.settings.get("num_workers")
+    one, several = ("worker process", "worker processes") if workers else ("other thread", "other threads")
     storage = [each.storage for each in times.lost]
     watched = sum(each.waited for each in times.lost)
     at = f", mostly at {_at(place)}" if place else ""
     if not watched or None in storage:
-        return "unknown", f"other threads load{at}; the kernel does not tell what they wait for", "", None
+        return "unknown", f"{several} load{at}; the kernel does not tell what they wait for", "", None
     waits = sum(each for each in storage if each is not None) / watched
     if waits > BUSY:
-        remedy = "load more batches at once: threads that wait need no CPU; or keep the data nearer"
-        return "storage", f"other threads load, {waits:.0%} of the wait without a CPU{at}", remedy, times.waited
-    loaders = max(each.loaders for each in times.lost)
-    why = f"{units.counted(loaders, 'other thread loads', 'other threads load')}, on a CPU most of the wait{at}"
+        remedy = f"load more batches at once: {several} that wait need no CPU; or keep the data nearer"
+        return "storage", f"{several} load, {waits:.0%} of the wait without a CPU{at}", remedy, times.waited
+    loaders = workers or max(each.loaders for each in times.lost)
+    why = f"{units.counted(loaders, f'{one} loads', f'{several} load')}, on a CPU most of the wait{at}"
     if loaders and loaders < cpus:
-        return "too few workers", why, f"load with {cpus} threads", times.waited * (1 - loaders / cpus)
+        remedy = f"num_workers={cpus}" if workers else f"load with {cpus} threads"
+        return "too few workers", why, remedy, times.waited * (1 - loaders / cpus)
     return "Python code", why, "make that cheaper, or do it once and keep the result (`etl presave`)", times.waited
 
 
@@ -209,6 +223,8 @@ def _memory(notes: Sequence[tuple[float, int, int]]) -> Cause | None:
     recent = notes[len(notes) // 4 :]  # what a training needs, it takes at first
     if len(recent) < 8:
         return None
+    import numpy as np  # here, since a script may have to set how many threads it has
+
     seconds, nbytes, used = (np.array(each, float) for each in zip(*recent, strict=True))
     slope, _ = np.polyfit(seconds - seconds[0], nbytes, 1)
     at, left, taken = ([part.mean() for part in np.array_split(each, 4)] for each in (seconds, nbytes, used))
@@ -230,6 +246,8 @@ def share_interval(blocks: Sequence[Block], of_steps: float = 0.0) -> tuple[floa
     """
     if len(blocks) < MIN_BLOCKS:
         return 0.0, 1.0
+    import numpy as np
+
     waits = np.array([each.waits + of_steps * each.steps for each in blocks])
     totals = np.array([each.waits + each.steps for each in blocks])
     chosen = np.random.default_rng(0).integers(len(blocks), size=(RESAMPLES, len(blocks)))
@@ -254,10 +272,17 @@ def _with_starts(times: LoopTimes) -> list[Block]:
 
 def _copies(times: LoopTimes) -> tuple[float, Place | None]:
     """Return the seconds of steps in which the user's lines copy batches, by samples, and the most frequent line."""
+    lines = CONVERSIONS if _is_on_device() else COPIES
     found = Counter(
-        {at: count for at, count in times.stepping.items() if COPIES.search(linecache.getline(at.file, at.line))}
+        {at: count for at, count in times.stepping.items() if lines.search(linecache.getline(at.file, at.line))}
     )
     return (times.stepped * sum(found.values()) / times.step_samples if found else 0.0), _top(found)
+
+
+def _is_on_device() -> bool:
+    """Return True if torch may compute on a CUDA device while this process waits or copies."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda is not None and bool(cuda.is_initialized())
 
 
 def _slow_fetches(fetches: Sequence[Fetch]) -> tuple[list[float], float]:

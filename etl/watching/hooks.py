@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -70,6 +71,10 @@ def _watch_torch(module: Any, session: Session) -> None:
         if not session.is_here or session.clock.is_waiting:  # it is read by a loader around it, perhaps in a thread
             return make(self)
         times = session.times_of(self)
+        with contextlib.suppress(Exception):  # a user's class may raise anything
+            # Those of Ultralytics and timm take the batches of all epochs from one iterator, whose sampler is endless.
+            if type(self).__iter__ is not loader.__iter__ and not hasattr(self._index_sampler, "__len__"):
+                times.epoch_length = len(self)
         with session.reports.of(self, times):
             batches = session.clock.start(times, lambda: make(self))
         batches._etl_times = times

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import runpy
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,11 +17,13 @@ import threading
 import time
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from etl.runtime.resources import available_cpus
+import psutil
+
+from etl.runtime.resources import rank_cpus
 from etl.watching.diagnosis import NOTICEABLE, Diagnosis, diagnose
 from etl.watching.hooks import watch_all
 from etl.watching.session import Session
@@ -28,6 +31,8 @@ from etl.watching.times import LoopTimes
 
 # Seconds that the first rank waits for the others' results.
 RANKS_SECONDS = 10.0
+# Folders in which ranks meet are left behind if they are older than this.
+LEFT_SECONDS = 86400.0
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,14 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], bool]) -> NoR
         If there is no such module.
     """
     run = _prepared(script)
-    session = Session(lambda times, step: _end_if_enough(script, session, times, step))
+    session = Session(lambda times, _: _end_if_enough(script, session, times))
     is_reported: list[bool] = []
 
     def end() -> bool:
         if not session.is_here or is_reported:
             return True
         is_reported.append(True)
+        session.is_over = True
         session.stop()
         return report(diagnoses(session))
 
@@ -84,9 +90,11 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], bool]) -> NoR
             sys.exit(2)
         raise
     except BaseException as error:  # noqa: BLE001 - shown as Python shows it
+        if session.is_over and isinstance(error, KeyboardInterrupt):  # of `_end_if_enough`
+            sys.exit(0 if end() else 2)
         trace = _within(error, run)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # the script may have closed it
             sys.stderr.flush()
         end()
         if isinstance(error, KeyboardInterrupt):  # as Python ends: when all is done, and so that a shell sees it
@@ -136,21 +144,46 @@ def _within(error: BaseException, run: Callable[[], object]) -> Any:
     return trace or error.__traceback__
 
 
-def _end_if_enough(script: Script, session: Session, times: LoopTimes, step: float | None) -> None:
+def _end_if_enough(script: Script, session: Session, times: LoopTimes) -> None:
     """End the script if a loop asks for more than it should."""
-    begins = step is None and times.is_between_epochs
     if (
-        (script.epochs is not None and begins and len(times.starts) >= script.epochs)
-        or (script.batches is not None and sum(each.batches for each in session.loops) >= script.batches)
+        (script.epochs is not None and times.epochs >= script.epochs)
+        or (script.batches is not None and _batches(session, times) >= script.batches)
         or (script.seconds is not None and session.seconds > script.seconds)
     ):
+        if threading.current_thread() is not threading.main_thread() and not session.is_over:
+            session.is_over = True
+            os.kill(os.getpid(), signal.SIGINT)  # Python raises it in the main thread, which may wait for this one
         raise SystemExit(0)
 
 
+def _batches(session: Session, times: LoopTimes) -> int:
+    """Return the batches that count against the limit: of all loops, or of this one, since ranks may have others."""
+    return times.batches if is_rank() else sum(each.batches for each in session.loops)
+
+
+def is_rank() -> bool:
+    """Return True if this process trains together with others, on this machine or on others."""
+    return any(int(os.environ.get(name, 1)) > 1 for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+
+
 def diagnoses(session: Session) -> list[Diagnosis]:
-    """Return the diagnosis of each loop, that with the longest wait first."""
+    """Return the diagnosis of each loop, the longest first."""
     loops = sorted((each for each in session.loops if each.batches), key=lambda each: -each.waited - each.stepped)
-    return [diagnose(each, available_cpus(), session.memory.notes) for each in loops]
+    return [_of_training(each, diagnose(each, rank_cpus(), session.memory.notes)) for each in loops]
+
+
+def _of_training(times: LoopTimes, found: Diagnosis) -> Diagnosis:
+    """Return what was found; of waits of another thread than the main one, that they may not be those of the training.
+
+    A thread that works in its steps trains. One that waits in them, or has hardly any, may hand batches on.
+    """
+    trains = times.thread == threading.main_thread().ident or times.step_waits < times.step_samples / 2
+    if trains or found.verdict != "waits" or found.cause == "memory":
+        return found
+    why = "another thread than the main one takes these batches, perhaps to hand them on to the training"
+    remedy = "if so, wrap what the training iterates in etl.watch, which tells how long that waits"
+    return replace(found, verdict="cannot tell", low=0.0, high=1.0, cause="unknown", why=why, remedy=remedy, gain=None)
 
 
 def join_ranks(found: list[Diagnosis]) -> list[list[Diagnosis]] | None:
@@ -162,7 +195,9 @@ def join_ranks(found: list[Diagnosis]) -> list[list[Diagnosis]] | None:
     rank, count = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if count == 1:
         return [found]
-    run = "-".join(os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT")) + f"-{os.getppid()}"
+    _remove_leftovers()
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    run = "-".join(os.environ.get(name, "") for name in names) + f"-{os.getppid()}"
     folder = Path(tempfile.gettempdir()) / f"etl-run-{os.getuid()}-{run}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
@@ -184,14 +219,32 @@ def join_ranks(found: list[Diagnosis]) -> list[list[Diagnosis]] | None:
     return everyone
 
 
-def describe(subject: str, ranks: Sequence[Sequence[Diagnosis]]) -> str:
-    """Return what the loops of a script wait for, on one rank or several."""
+def _remove_leftovers() -> None:
+    """Remove folders whose first rank was killed, if they are old: the launcher may be in another container."""
+    for folder in Path(tempfile.gettempdir()).glob(f"etl-run-{os.getuid()}-*"):
+        with contextlib.suppress(OSError, ValueError):
+            is_old = time.time() - folder.lstat().st_mtime > LEFT_SECONDS
+            if is_old and not psutil.pid_exists(int(folder.name.rpartition("-")[2])):
+                shutil.rmtree(folder)
+
+
+def first_rank() -> int:
+    """Return the number, among all ranks of a training, of the first one of this machine."""
+    rank, count = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return rank if count == 1 else max(0, rank - int(os.environ.get("LOCAL_RANK", 0)))
+
+
+def describe(subject: str, ranks: Sequence[Sequence[Diagnosis]], first: int = 0) -> str:
+    """Return what the loops of a script wait for, on one rank or several, which are numbered from `first`."""
     if not any(ranks):
-        return f"{subject}: no loop over a torch DataLoader or an iterator of etl was seen."
+        return (
+            f"{subject}: no loop over a torch DataLoader or an iterator of etl was seen in this process. Those that it "
+            "starts are not watched: start ranks with `torchrun -m etl run`."
+        )
     slowest = max(range(len(ranks)), key=lambda rank: ranks[rank][0].share if ranks[rank] else -1.0)
     if len(ranks) == 1:
-        first, *others = ranks[0]
-        lines = [first.describe(subject)]
+        longest, *others = ranks[0]
+        lines = [longest.describe(subject)]
         lines += [
             f"Besides, {each.describe(f'its loop over {each.loader}')}" for each in others if each.verdict == "waits"
         ]
@@ -199,10 +252,11 @@ def describe(subject: str, ranks: Sequence[Sequence[Diagnosis]]) -> str:
     found = ranks[slowest][0]
     shares = [each[0].share for rank, each in enumerate(ranks) if each and rank != slowest]
     if found.verdict == "waits" and shares and found.share - max(shares) > NOTICEABLE:
+        name = f"rank {first + slowest}"
         return (
-            f"{found.describe(f'rank {slowest} of {subject}')}\nThe other ranks wait for data {max(shares):.0%} of the "
-            f"time, and in their steps for rank {slowest}: a slow rank."
+            f"{found.describe(f'{name} of {subject}')}\nThe other ranks wait for data {max(shares):.0%} of the time, "
+            f"and in their steps for {name}: a slow rank."
         )
     said = found.describe(f"the slowest rank of {subject}")
-    missing = ", ".join(str(rank) for rank, each in enumerate(ranks) if not each)
+    missing = ", ".join(str(rank) for rank, each in enumerate(ranks, first) if not each)
     return f"{said}\nNothing was found of rank {missing}." if missing else said

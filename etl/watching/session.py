@@ -28,6 +28,8 @@ class Session:
         self.loops: list[LoopTimes] = []  # one for each loader, with those that it replaces
         self.memory = MemoryWatch()
         self.reports = WorkerReports()
+        # True if the process is about to end, because a thread has reached a limit or all is reported.
+        self.is_over = False
         self._loaders: list[_Loader] = []
         self._ended = threading.Event()
         self._owner = os.getpid()

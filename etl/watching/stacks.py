@@ -1,7 +1,7 @@
 """Samples of what threads do: where in Python, and for how long on a CPU. Worker processes write theirs to files.
 
 Everything here is sampled, so that it costs little: a process is looked at 25 times a second, and fewer batches are
-timed if they are short. Worker processes import this module, which needs only numpy, psutil and the standard library.
+timed if they are short. Worker processes import this module, which needs only psutil and the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from etl.measuring.places import is_users
+from etl.measuring.places import THIS_PACKAGE, is_users
 from etl.runtime.resources import available_nbytes
 from etl.temporary import PREFIX, lock_folder
 from etl.watching.times import MAX_COST_SHARE, Activity, Fetch, FetchTimer, LoopTimes, Place
@@ -33,6 +33,8 @@ WAITING_FILES = (
     *("/multiprocessing/synchronize.py", "/multiprocessing/popen_fork.py", "/concurrent/futures/thread.py"),
     *("/concurrent/futures/_base.py", "/prefetch/prefetcher.py", "/presave/interrupts.py"),
 )
+# The file that calls the modules of torch, and the folder of etl's loading threads.
+MODULES, PREFETCHERS = "/torch/nn/modules/module.py", f"{THIS_PACKAGE}/prefetch/"
 # Functions below which loading begins: what called them is the loop.
 BOUNDARIES: set[CodeType] = set()
 _is_of_user = lru_cache(maxsize=4096)(is_users)
@@ -86,14 +88,28 @@ def note_places(activities: Mapping[int, Activity], frames: Mapping[int, FrameTy
         if not waits:
             if frame is not None and times.is_in_step:  # not between epochs, nor of a thread that has ended
                 times.step_samples += 1
-                if place is not None and _is_of_user(frame.f_code.co_filename):
+                times.step_waits += place is None
+                if place is not None and _is_of_user(frame.f_code.co_filename) and not _is_below(MODULES, frame):
                     times.stepping[place] += 1
         elif place is not None:
             times.loading[place] += 1
             times.loads_here += 1
-        else:
-            others = (find_place(frame) for other, frame in frames.items() if other not in activities)
-            times.loading.update(each for each in others if each is not None)
+        elif not times.settings.get("num_workers"):  # worker processes report where they are
+            times.loading.update(_other_places({key: each for key, each in frames.items() if key not in activities}))
+
+
+def _other_places(frames: Mapping[int, FrameType]) -> list[Place]:
+    """Return where threads without a loop are: those of etl's loaders or, if none of them works, all."""
+    found = [(place, frame) for frame in frames.values() if (place := find_place(frame)) is not None]
+    of_etl = [place for place, frame in found if _is_below(PREFETCHERS, frame)]
+    return of_etl or [place for place, _ in found]
+
+
+def _is_below(path: str, frame: FrameType | None) -> bool:
+    """Return True if `path` is a part of the path of the frame's file, or of one that called it."""
+    while frame is not None and path not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None
 
 
 class MemoryWatch:
@@ -192,7 +208,7 @@ def _start_reports(prefix: str) -> None:
 
     file = os.open(f"{prefix}-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     BOUNDARIES.add(worker._worker_loop.__code__)
-    main, timer = threading.get_ident(), FetchTimer()
+    main, timer = threading.get_ident(), FetchTimer(time.process_time)
 
     def timed(fetcher: Any, load: Callable[..., Any], indices: Any) -> Any:
         if time.perf_counter() < timer.due:

@@ -12,7 +12,6 @@ from threading import get_ident, get_native_id
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
-from etl.measuring.structure import record_count
 from etl.measuring.waiting import Task, WaitTimes, WaitWatch
 
 # Steps are summed in at most so many blocks: an interval needs no more. Then pairs of blocks are joined.
@@ -69,8 +68,9 @@ class LoopTimes:
     batches: int = 0
     # Records in the first batch of the last epoch; 1 if they cannot be counted.
     batch_records: int = 1
-    # The last wait.
+    # The last wait, and the thread that waited.
     wait: float = 0.0
+    thread: int = 0
     # Some of the batches that one thread loaded: that of the loop, or those of worker processes.
     fetches: deque[Fetch] = field(default_factory=lambda: deque(maxlen=KEPT))
     # What other threads did while the loop waited, for each epoch in which that is known.
@@ -78,15 +78,24 @@ class LoopTimes:
     # Samples of where the loading threads were while the loop waited, and how many were in the loop's own thread.
     loading: Counter[Place] = field(default_factory=Counter)
     loads_here: int = 0
-    # Samples of steps: those at a line that calls nothing else in Python, and all.
+    # Samples of steps: those at a user's line that calls nothing else in Python and is in no model, those in which the
+    # thread waits for others, and all.
     stepping: Counter[Place] = field(default_factory=Counter)
+    step_waits: int = 0
     step_samples: int = 0
     watch: WaitWatch | None = None
+    # Batches of an epoch if the loader goes on with the next one without saying so; otherwise 0.
+    epoch_length: int = 0
+    # Epochs that have ended. One that was left with its first batch does not count: it was a look at the data.
+    epochs: int = 0
     _block_steps: int = 1
     # Since when the loop is in a step, and how long its thread had waited for all loaders by then; None between epochs.
     _resumed: tuple[float, float] | None = None
     # How long this epoch has waited for its first batch so far; None after that.
     _starting: float | None = 0.0
+    # Batches of this epoch so far, and the last step that was counted.
+    _taken: int = 0
+    _step: float = 0.0
     # When the first epoch began, and what watching other threads has taken since.
     _began: float = 0.0
     _cost: float = 0.0
@@ -102,18 +111,16 @@ class LoopTimes:
         return sum(each.steps for each in self.blocks)
 
     @property
-    def is_between_epochs(self) -> bool:
-        """True if the next batch is the first of an epoch."""
-        return self._starting is not None
-
-    @property
     def is_in_step(self) -> bool:
         """True if a batch has come, and the loop has not asked for the next one."""
         return self._resumed is not None
 
     def note_start(self, seconds: float) -> None:
         """Note that an epoch begins, `seconds` of whose first wait have passed."""
-        self._starting, self._resumed = seconds, None
+        if self._resumed is not None:  # an epoch was left in a step, as Lightning leaves it, whose end is unknown
+            self.blocks[-1].steps += self._step
+        self.epochs += self._taken > 1
+        self._starting, self._resumed, self._taken = seconds, None, 0
         self.end_watch()
         began = perf_counter()
         self._began = self._began or began
@@ -125,10 +132,14 @@ class LoopTimes:
         """Note that the loop asks for a batch, after `waited` seconds for all loaders; return its step, if any."""
         if self._resumed is None:
             return None
+        if self.epoch_length and self._taken == self.epoch_length:
+            self.note_start(0.0)
+            return None
         since, before = self._resumed
         step, self._resumed = now - since - (waited - before), None
         if self.batches > 1:  # the first step of all imports, allocates and compiles
             self.blocks[-1].steps += step
+            self._step = step
         return step
 
     def note_batch(self, wait: float, now: float, waited: float, batch: Any) -> None:
@@ -145,15 +156,19 @@ class LoopTimes:
             self.starts.append(self._starting + wait)
             self._starting = None
             with contextlib.suppress(Exception):  # a structure that etl does not know
+                from etl.measuring.structure import record_count  # here, since it loads numpy
+
                 self.batch_records = record_count(batch)
         block.count += 1
         self.batches += 1
+        self._taken += 1
         self.wait, self._resumed = wait, (now, waited)
 
     def note_end(self, wait: float) -> None:
         """Note that the epoch has ended, after another wait."""
         self.blocks[-1].waits += wait
-        self._starting = 0.0
+        self.epochs += self._taken > 0
+        self._starting, self._taken = 0.0, 0
         self.end_watch()
 
     def end_watch(self) -> None:
@@ -168,9 +183,14 @@ class LoopTimes:
 
 
 class FetchTimer:
-    """Times some of the batches that the calling thread loads, if the kernel tells its times on a CPU."""
+    """Times some of the batches that the calling thread loads, if the kernel tells its times on a CPU.
 
-    def __init__(self) -> None:
+    Processes that end meanwhile, such as a decoder, count. `cpu_time` is that of the thread; in a process that only
+    loads it is `time.process_time`, with threads that a library starts.
+    """
+
+    def __init__(self, cpu_time: Callable[[], float] = thread_time) -> None:
+        self._cpu_time = cpu_time
         self._task: Any = None
         # When another batch may be timed without taking too large a share of the time.
         self.due = math.inf
@@ -183,12 +203,18 @@ class FetchTimer:
         asked = perf_counter()
         self._task.used = self._task.queued = 0.0
         self._task.begin()
-        used, began = thread_time(), perf_counter()
+        used, began = self._used(), perf_counter()
         batch = fetch()
-        ended, used = perf_counter(), thread_time() - used
+        ended, used = perf_counter(), self._used() - used
         self._task.end()
         self.due += (began - asked + perf_counter() - ended) / MAX_COST_SHARE
-        return batch, Fetch(ended - began, used, self._task.queued)
+        return batch, Fetch(ended - began, min(used, ended - began), self._task.queued)
+
+    def _used(self) -> float:
+        import resource  # here, because Windows has none
+
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return self._cpu_time() + children.ru_utime + children.ru_stime
 
 
 @dataclass(slots=True)
@@ -248,9 +274,11 @@ class LoopClock:
 
         It runs once per batch, usually with cold caches, so keep its calls few.
         """
-        here = self.activities.get(get_ident()) or self._begin_thread(times)
+        thread = get_ident()
+        here = self.activities.get(thread) or self._begin_thread(times)
         if here.waits:
             return ask()
+        times.thread = thread
         asked = perf_counter()
         step = times.note_step(asked, here.waited)
         if self._before is not None:

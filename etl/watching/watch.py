@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from etl.runtime.resources import available_cpus
+from etl.runtime.resources import rank_cpus
 from etl.training.listeners import Iteration, Performance, PerformanceListener
 from etl.watching.diagnosis import Diagnosis, diagnose
 from etl.watching.session import Session
@@ -108,7 +108,7 @@ def _stop_counting(listener: PerformanceListener) -> None:
 
 
 def _diagnosis(session: Session, loader: Iterable[Any]) -> Diagnosis:
-    return diagnose(session.times_of(loader), available_cpus(), session.memory.notes)
+    return diagnose(session.times_of(loader), rank_cpus(), session.memory.notes)
 
 
 def _reports_to(listener: PerformanceListener) -> Callable[[LoopTimes, float | None], None]:

@@ -20,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import etl
 from etl.doctor import Examination, Severity, examine
@@ -56,6 +57,7 @@ from tests.doctor_cases import (
 from tests.programs import output_of
 
 pytestmark = pytest.mark.usefixtures("alone")
+ZEROS = TensorDataset(torch.zeros(64, FEATURES), torch.zeros(64, dtype=torch.int64))
 WORSE = (Severity.WARNING, Severity.SERIOUS)
 
 
@@ -507,6 +509,17 @@ def test_a_dataloader_is_examined_too() -> None:
     assert finding(examination, "batch_size").found.startswith("batches of 32 records")
 
 
+class Several(torch.nn.Module):
+    """A model that returns more than the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.dense(features), features
+
+
 @pytest.mark.parametrize(
     ("model", "batches", "reason"),
     [
@@ -516,11 +529,27 @@ def test_a_dataloader_is_examined_too() -> None:
         (mlp(), [1, 2], "a pair of features and labels, .*, not a int"),
         (mlp(), 5, "batches come from an iterable, such as .*, not a int"),
         (mlp(), [Batch(np.zeros((1, FEATURES), np.float32), None)], "no labels"),
+        (Several(), Batches(), r"the model returns a tuple of 2, .* give a loss of your own \(loss=\)"),
     ],
 )
 def test_a_training_that_cannot_be_examined_is_refused(model: Any, batches: Any, reason: str) -> None:
     with pytest.raises((ValueError, TypeError), match=reason):
         examine(model, batches, backend="cpu")
+
+
+def test_a_wrapper_of_a_loader_without_state_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.doctor.examination.CHECKS", (LoadingBottleneck(),))
+
+    class Prepared(Batches):
+        """As Accelerate returns it for a DataLoader."""
+
+        def state_dict(self) -> Any:
+            raise AttributeError("'DataLoader' object has no attribute 'dl_state_dict'")
+
+        def load_state_dict(self, state: Any) -> None:
+            raise AssertionError
+
+    assert train(mlp(units=8), Prepared()).batches_per_epoch == 12
 
 
 def test_what_reads_ahead_of_a_dataloader_is_left_at_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,6 +563,22 @@ def test_what_reads_ahead_of_a_dataloader_is_left_at_its_epoch(monkeypatch: pyte
         assert train(mlp(), iterator).batches_per_epoch == 2
         assert iterator.epoch == 4
         assert sum(len(features) for features, _ in iterator) == 64
+
+
+@pytest.mark.parametrize(
+    ("batches", "found"),
+    [
+        (Batches(), "training waits for data"),  # it may wrap what loads ahead
+        (DataLoader(ZEROS), "loading and compute take turns: nothing is loaded while the model trains"),
+        (DataLoader(ZEROS, num_workers=1), "training waits for data, although the data are loaded ahead"),
+    ],
+)
+def test_loading_and_compute_take_turns_only_if_that_is_known(batches: Any, found: str) -> None:
+    times = StepTimes(etl=[0.02] * 3, compute=[0.08] * 3)
+    seconds = {"etl_seconds": 0.02, "compute_seconds": 0.08, "rank_wait_seconds": 0.0}
+    observation: Any = SimpleNamespace(times=times, count=3, diagnosis=None, **seconds)
+    case = Case(quiet_machine(), make_setup(mlp(units=8), batches, etl.backend("cpu"), None), observation)
+    assert LoadingBottleneck().look(case).found == found
 
 
 def test_batches_are_joined_record_by_record() -> None:

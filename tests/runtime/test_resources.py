@@ -105,6 +105,27 @@ def test_a_process_that_is_bound_to_one_cpu_has_one() -> None:
         os.sched_setaffinity(0, before)
 
 
+@pytest.mark.parametrize(
+    ("own", "of_launcher", "quota", "ranks", "expected"),
+    [
+        (64, 64, None, 1, 64),
+        (64, 64, None, 8, 8),
+        (8, 64, None, 8, 8),  # each rank is bound to its own
+        (32, 64, None, 8, 8),  # or half of them to each half
+        (32, 32, None, 4, 8),  # in a container
+        (64, 64, 8.0, 4, 2),
+        (2, 2, None, 4, 1),
+    ],
+)
+def test_ranks_of_a_machine_share_the_cpus_of_their_launcher(
+    monkeypatch: pytest.MonkeyPatch, own: int, of_launcher: int, quota: float | None, ranks: int, expected: int
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(of_launcher if process else own)))
+    monkeypatch.setattr(resources, "cgroup_quota", lambda: quota)
+    assert resources.rank_cpus() == expected
+
+
 @pytest.fixture
 def topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the topology of two cores of two CPUs each, as Linux shows it."""

@@ -87,6 +87,20 @@ def test_a_model_that_fails_leaves_no_thread_though_its_traceback_is_held() -> N
     assert error.tb is not None
 
 
+def test_a_model_that_returns_more_than_one_tensor_is_named_with_what_to_do() -> None:
+    class Several(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = torch.nn.Linear(4, 2)
+
+        def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.dense(features), features
+
+    batches = [(np.zeros((2, 4), np.float32), np.zeros(2, np.int64))]
+    with pytest.raises(ValueError, match=r"the model returns a tuple of 2, .*; give a loss of your own \(loss=\)"):
+        etl.fit(Several(), batches, backend="cpu")
+
+
 @pytest.mark.parametrize("fails_at", ["started", "iteration 0", "ended"])
 def test_every_listener_that_was_started_is_ended_whichever_of_them_fails(fails_at: str) -> None:
     first, failing, last = Following(), Following(fails_at), Following()

@@ -64,6 +64,20 @@ def test_other_labels_are_refused_with_dtype_and_value_or_shape_and_what_to_do(l
     assert labels is None or str(raised.value).endswith(DOES)
 
 
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ((OUTPUT, OUTPUT), "the model returns a tuple of 2"),
+        ({"logits": OUTPUT}, "the model returns a dict with 'logits'"),
+        (None, "the model returns a NoneType"),
+    ],
+)
+@pytest.mark.parametrize("labels", [torch.tensor(NUMBERS), torch.zeros(6)], ids=["classes", "targets"])
+def test_an_output_that_is_no_tensor_is_refused_with_what_to_do(output: Any, said: str, labels: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=f"^{said}, and the loss takes one tensor; give a loss of your own"):
+        default_loss(labels)(output, labels)
+
+
 def test_an_output_without_an_axis_is_refused_with_its_shape() -> None:
     with pytest.raises(ValueError, match=r"have shape \(6,\), and the model's output has shape \(\): cross"):
         cross_entropy(torch.tensor(0.5), torch.tensor(NUMBERS))

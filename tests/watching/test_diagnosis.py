@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.measuring.waiting import WaitTimes
 from etl.watching.diagnosis import Diagnosis, diagnose
+from etl.watching.script import diagnoses
+from etl.watching.session import Session
 from etl.watching.times import Block, Fetch, LoopTimes, Place
 
 CPUS = 4
 PLACE = Place("data.py", 7, "Records.__getitem__")
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
 
 
 def loop(
@@ -95,6 +106,23 @@ def test_workers_are_too_few_or_wait_or_are_slow(workers: int, used: float, queu
         assert "90% of it waiting" in found.why
 
 
+@pytest.mark.parametrize(("used", "cause"), [(0.07, "too few workers"), (0.007, "storage")])
+def test_no_more_workers_are_advised_than_the_steps_need(used: float, cause: str) -> None:
+    times = loop(0.003, 0.012, settings={"num_workers": 4}, fetches=fetches(0.07, used))
+    found = diagnose(times, cpus=64)
+    assert found.cause == cause
+    assert re.fullmatch("num_workers=6(:.*)?", found.remedy)
+
+
+def test_of_workers_that_do_not_report_only_the_kernel_tells() -> None:
+    times = loop(0.05, 0.01, settings={"num_workers": 4})
+    assert diagnose(times, CPUS).cause == "unknown"
+    times.lost = [WaitTimes(1.0, 0.0, 0.05, 1, None)]
+    found = diagnose(times, CPUS)
+    assert found.cause == "storage"
+    assert found.why.startswith("worker processes load, 95% of the wait without a CPU")
+
+
 def test_starts_of_epochs_are_told_from_the_first_one() -> None:
     times = loop(0.001, 0.01, settings={"num_workers": 2, "persistent_workers": False})
     assert diagnose(times, CPUS).verdict == "computes"
@@ -102,6 +130,14 @@ def test_starts_of_epochs_are_told_from_the_first_one() -> None:
     found = diagnose(times, CPUS)
     assert (found.verdict, found.cause, found.remedy) == ("waits", "starts of epochs", "persistent_workers=True")
     assert "a wait of 500 ms" in found.why
+
+
+def test_steps_that_are_not_seen_leave_it_open() -> None:
+    times = loop(0.0, 0.0)
+    times.starts = [0.1] * 60  # of epochs of which the loop takes one batch
+    found = diagnose(times, CPUS)
+    assert (found.verdict, found.cause, found.gain) == ("cannot tell", "starts of epochs", None)
+    assert "take batches in one `for batch in loader`" in found.describe("train.py")
 
 
 def test_slow_records_are_told_from_slow_loading() -> None:
@@ -120,6 +156,35 @@ def test_copies_in_the_loop_count_as_waiting(tmp_path: Any) -> None:
     assert (found.verdict, found.cause) == ("waits", "copies")
     assert found.why.startswith("<module> (train.py:2) copies")
     assert found.gain == pytest.approx(0.011 / (0.011 - 0.006), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("batch = batch.to(device)", "computes"),
+        ("right += (batch.argmax(1) == labels).float().sum().item()", "computes"),
+        ("batch = batch.float() / 255", "waits"),
+    ],
+)
+def test_on_a_device_only_conversions_are_copies_since_other_lines_wait_for_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, verdict: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    script = tmp_path / "train.py"
+    script.write_text(f"for batch in loader:\n    {line}\n")
+    times = loop(0.001, 0.01, step_samples=100)
+    times.stepping[Place(str(script), 2, "<module>")] = 60
+    found = diagnose(times, CPUS)
+    assert (found.verdict, found.gain) == (verdict, None)
+
+
+def test_on_a_device_that_may_compute_during_waits_the_gain_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = loop(0.031, 0.001, settings={"num_workers": 0}, fetches=fetches(0.031, 0.031), loads_here=20)
+    assert diagnose(times, CPUS).gain is not None
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    found = diagnose(times, CPUS)
+    assert (found.verdict, found.cause, found.gain) == ("waits", "too few workers", None)
+    assert "at best" not in found.describe("train.py")
 
 
 @pytest.mark.parametrize(
@@ -151,6 +216,24 @@ def test_memory_that_runs_out_is_found_whatever_the_verdict() -> None:
     looks = [*range(20), *range(20, 80, 4)]  # then the machine was busy
     rarely = [(float(second), int(8e9 - second * 50e6), int(second * 45e6)) for second in looks]
     assert diagnose(loop(0.001, 0.1), CPUS, rarely).cause == "memory"
+
+
+def test_waits_of_a_thread_that_may_hand_batches_on_are_not_those_of_the_training() -> None:
+    session, times = Session(), loop(0.1, 0.01, thread=-1)
+    session.loops.append(times)
+
+    def found() -> Diagnosis:
+        (only,) = diagnoses(session)
+        return only
+
+    assert (found().verdict, found().gain) == ("cannot tell", None)
+    assert "wrap what the training iterates in etl.watch" in found().describe("train.py")
+    times.step_samples, times.step_waits = 20, 15  # in a queue that is full
+    assert found().verdict == "cannot tell"
+    times.step_waits = 1  # it computes
+    assert found().verdict == "waits"
+    times.thread, times.step_waits = threading.main_thread().ident or 0, 15
+    assert found().verdict == "waits"
 
 
 seconds = st.floats(1e-5, 1.0)

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ import psutil
 import pytest
 
 from etl.temporary import temporary_folder
-from etl.watching.script import join_ranks
+from etl.watching.diagnosis import Diagnosis
+from etl.watching.script import describe, join_ranks
 from tests.programs import output_of, run_python
 from tests.refusals import refusal
 from tests.worker_processes import assert_ended
@@ -118,11 +121,109 @@ def test_a_limit_ends_it_early_and_well(script: Path, option: str, batches: int 
     assert batches is None or found["batches"] == batches
 
 
+def test_a_limit_ends_a_script_whose_loader_another_thread_reads(script: Path) -> None:
+    script.write_text(
+        f"{LOOP}\n"
+        "import queue, threading\n"
+        "batches = queue.Queue(2)\n"
+        "def read():\n"
+        "    while True:\n"
+        "        for batch in DataLoader(range(200), batch_size=2):\n"
+        "            batches.put(batch)\n"
+        "threading.Thread(target=read, daemon=True).start()\n"
+        "while True:\n"
+        "    batches.get()\n"
+    )
+    code, _, errors = run(script, options=("--batches=20",))
+    assert code == 0, errors
+    assert VERDICT.findall(errors) == ["train.py"]
+    assert "Traceback" not in errors
+
+
+def test_ranks_are_ended_by_the_batches_of_one_loop_since_they_may_have_others(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    script.write_text(f"{LOOP}\ntrain(records=40)\ntrain()\n")
+    code, _, errors = run(script, options=("--batches=30", "--json", "found.json"))
+    assert code == 0, errors
+    (found,) = json.loads(script.with_name("found.json").read_text())["ranks"]
+    assert sorted(each["batches"] for each in found) == [20, 30]
+
+
+def test_a_look_at_the_first_batch_is_no_epoch(script: Path) -> None:
+    script.write_text(
+        f"{LOOP}\nloader = DataLoader(range(200), 2)\nnext(iter(loader))\nwhile True:\n    for batch in loader: pass\n"
+    )
+    code, _, errors = run(script, options=("--epochs=1", "--json", "found.json"))
+    assert code == 0, errors
+    ((found,),) = json.loads(script.with_name("found.json").read_text())["ranks"]
+    assert found["batches"] == 101
+
+
+LOADERS = """
+class Endless:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from self.sampler
+
+class Repeating(DataLoader):  # as those of Ultralytics and timm
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        object.__setattr__(self, "batch_sampler", Endless(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+class Wrapping(DataLoader):
+    def __iter__(self):
+        yield from super().__iter__()
+"""
+
+
+@pytest.mark.parametrize("kind", ["Repeating", "Wrapping"])
+def test_epochs_of_loaders_that_iterate_in_a_way_of_their_own_are_counted(script: Path, kind: str) -> None:
+    script.write_text(
+        f"{LOOP}{LOADERS}\n"
+        f"loader = {kind}(range(20), 2)\n"
+        "while True:\n"
+        "    for batch in loader: pass\n"
+        "    print('validates')\n"
+    )
+    code, output, errors = run(script, options=("--epochs=2", "--json", "found.json"))
+    assert (code, output) == (0, 2 * "validates\n"), errors
+    ((found,),) = json.loads(script.with_name("found.json").read_text())["ranks"]
+    assert (found["batches"], found["epochs"]) == (20, 2)
+
+
 def test_what_was_found_is_written_where_it_was_asked_for_though_the_script_changes_its_folder(script: Path) -> None:
     script.write_text(f"{LOOP}\nimport os\nos.mkdir('elsewhere')\nos.chdir('elsewhere')\ntrain()\n")
     code, _, errors = run(script, options=("--json", "found.json"))
     assert code == 0, errors
     assert json.loads(script.with_name("found.json").read_text())["ranks"]
+
+
+def test_what_was_found_is_written_though_the_script_has_closed_standard_error(script: Path) -> None:
+    script.write_text("import sys\nsys.stderr.close()\n")
+    code, _, _ = run(script, options=("--json", "found.json"))
+    assert code == 0
+    assert json.loads(script.with_name("found.json").read_text()) == {"first_rank": 0, "ranks": [[]]}
+
+
+def test_a_further_machine_writes_a_file_of_its_own(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "8")
+    script.touch()
+    code, _, errors = run(script, options=("--json", "found.json"))
+    assert code == 0, errors
+    assert json.loads(script.with_name("found-rank8.json").read_text()) == {"first_rank": 8, "ranks": [[]]}
 
 
 def test_on_standard_output_it_follows_what_the_script_printed_into_a_file(script: Path) -> None:
@@ -224,7 +325,7 @@ def test_a_script_that_forks_replaces_iter_or_has_no_loop_is_told_so(script: Pat
     script.write_text("print('no loop')\n")
     code, output, errors = run(script)
     assert (code, output) == (0, "no loop\n")
-    assert "train.py: no loop over a torch DataLoader or an iterator of etl was seen." in errors
+    assert "train.py: no loop over a torch DataLoader or an iterator of etl was seen in this process." in errors
 
 
 def test_loops_over_iterators_of_etl_are_found_once(script: Path) -> None:
@@ -242,7 +343,7 @@ def test_loops_over_iterators_of_etl_are_found_once(script: Path) -> None:
 
 
 def test_nothing_is_imported_that_the_script_may_have_to_prepare(script: Path) -> None:
-    script.write_text("import sys\nprint({'torch', 'etl.iterators'} & sys.modules.keys())\n")
+    script.write_text("import sys\nprint({'torch', 'numpy', 'etl.iterators'} & sys.modules.keys())\n")
     _, output, _ = run(script)
     assert output == "set()\n"
 
@@ -264,17 +365,57 @@ def test_what_a_killed_run_leaves_is_removed_by_a_later_command(
         assert not folder.exists()
 
 
-def test_results_of_ranks_are_not_written_into_a_folder_of_someone_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "run", "MASTER_PORT": 1}.items():
+WAITS = Diagnosis("DataLoader of Records", "waits", 0.9, 0.8, 1.0, 0.1, 0.01, 100, 1, 0.1)
+COMPUTES = replace(WAITS, verdict="computes", share=0.01, low=0.0, high=0.02)
+
+
+@pytest.fixture
+def second_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make this process the second of two ranks that torchrun has started once, and return their temporary folder."""
+    variables = {"LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "run", "MASTER_PORT": 1}
+    for name, value in {**variables, "TORCHELASTIC_RESTART_COUNT": 0}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / f"etl-run-{os.getuid()}-run-1-{os.getppid()}").symlink_to(tmp_path / "theirs")
+    monkeypatch.setattr("etl.watching.script.RANKS_SECONDS", 0.0)
+    return tmp_path
+
+
+def test_results_of_ranks_are_not_written_into_a_folder_of_someone_else(second_rank: Path) -> None:
+    (second_rank / "theirs").mkdir()
+    (second_rank / f"etl-run-{os.getuid()}-run-1-0-{os.getppid()}").symlink_to(second_rank / "theirs")
     with pytest.raises(PermissionError, match="belongs to another user"):
         join_ranks([])
-    assert not list((tmp_path / "theirs").iterdir())
+    assert not list((second_rank / "theirs").iterdir())
+
+
+@pytest.mark.parametrize(("restarts", "expected"), [(0, [[COMPUTES], [WAITS]]), (1, [[COMPUTES], []])])
+@pytest.mark.usefixtures("second_rank")
+def test_results_of_an_attempt_before_a_restart_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, restarts: int, expected: list[list[Diagnosis]]
+) -> None:
+    assert join_ranks([WAITS]) is None
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
+    assert join_ranks([COMPUTES]) == expected
+
+
+def test_old_folders_of_ranks_that_were_killed_are_removed(second_rank: Path) -> None:
+    ended = 2**22 + 1  # more than Linux ever has
+    for name, launcher, age in (("left", ended, 10**6), ("young", ended, 60), ("running", os.getpid(), 10**6)):
+        folder = second_rank / f"etl-run-{os.getuid()}-{name}-1-0-{launcher}"
+        folder.mkdir()
+        (folder / "1.json").touch()
+        os.utime(folder, (time.time() - age,) * 2)
+    join_ranks([])
+    names = {each.name.split("-")[3] for each in second_rank.iterdir()}
+    assert names == {"young", "running", "run"}
+
+
+def test_ranks_have_their_numbers_among_all_machines() -> None:
+    said = describe("train.py", [[COMPUTES], [WAITS]], first=8)
+    assert said.startswith("rank 9 of train.py waits for data")
+    assert said.endswith("in their steps for rank 9: a slow rank.")
+    assert describe("train.py", [[COMPUTES], []], first=8).endswith("Nothing was found of rank 9.")
 
 
 def test_a_notebook_runs_it_beside_itself_and_goes_on(script: Path) -> None:

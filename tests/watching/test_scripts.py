@@ -15,6 +15,7 @@ CAUSES = {
     "too_few_workers": ("waits", "too few workers"),
     "storage": ("waits", "storage"),
     "python_code": ("waits", "Python code"),
+    "child_processes": ("waits", "Python code"),
     "copies": ("waits", "copies"),
     "epoch_starts": ("waits", "starts of epochs"),
     "slow_records": ("waits", "slow records"),

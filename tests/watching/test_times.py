@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
+import torch
 
 from etl.watching import times as watched
 from etl.watching.session import Session
-from etl.watching.stacks import MemoryWatch, note_places
+from etl.watching.stacks import PREFETCHERS, MemoryWatch, note_places
 
 WAIT, STEP = 0.01, 0.02
 
@@ -130,6 +132,42 @@ def test_a_loop_that_is_left_has_no_step_until_the_next_epoch() -> None:
     assert found.stepped == 0
 
 
+def test_the_last_step_of_an_epoch_that_is_left_counts_as_the_one_before() -> None:
+    session, loader = Session(), Slow()
+    for _ in range(3):
+        batches = session.epoch(loader)
+        for _ in range(4):  # and no fifth, as Lightning does
+            next(batches)
+            CLOCK.sleep(STEP)
+        CLOCK.sleep(5 * STEP)
+    (found,) = session.loops
+    assert found.stepped == pytest.approx(10 * STEP)  # without the very first one, and the last
+    assert found.epochs == 2
+
+
+def test_epochs_of_a_loader_that_repeats_itself_are_told_by_their_length() -> None:
+    session = Session()
+    batches = session.epoch(Slow(batches=12))
+    (found,) = session.loops
+    found.epoch_length = 4
+    for _ in range(3):
+        for _ in range(4):
+            next(batches)
+            CLOCK.sleep(STEP)
+        CLOCK.sleep(100.0)  # such as a validation
+    assert (len(found.starts), found.epochs) == (3, 2)
+    assert found.stepped == pytest.approx(10 * STEP)
+
+
+def test_a_loop_that_takes_one_batch_of_each_epoch_has_no_steps_and_no_epochs() -> None:
+    session, loader = Session(), Slow()
+    for _ in range(5):
+        next(session.epoch(loader))
+        CLOCK.sleep(STEP)
+    (found,) = session.loops
+    assert (found.batches, len(found.starts), found.stepped, found.epochs) == (5, 5, 0.0, 0)
+
+
 def test_what_runs_between_epochs_and_after_a_loop_is_not_sampled_as_its_step() -> None:
     session = Session()
 
@@ -142,6 +180,60 @@ def test_what_runs_between_epochs_and_after_a_loop_is_not_sampled_as_its_step() 
     note_places(session.clock.activities, {})  # as if the thread had ended
     (found,) = session.loops
     assert found.step_samples == found.stepping.total() == 3
+
+
+def test_lines_of_a_models_forward_pass_are_not_those_of_the_loop() -> None:
+    session = Session()
+
+    class Model(torch.nn.Module):
+        def forward(self) -> None:
+            note_places(session.clock.activities, {threading.get_ident(): sys._getframe()})
+
+    model = Model()
+    for _ in session.epoch(Slow(batches=3)):
+        model()
+    (found,) = session.loops
+    assert (found.step_samples, found.stepping.total()) == (3, 0)
+
+
+def test_a_step_in_which_its_thread_waits_for_others_is_told() -> None:
+    session = Session()
+
+    def look() -> None:
+        note_places(session.clock.activities, {threading.get_ident(): sys._getframe(1)})
+
+    names: dict[str, Any] = {}
+    exec(compile("def put(look): look()", "/usr/lib/python3/queue.py", "exec"), names)  # noqa: S102 - as if of Python
+    for _ in session.epoch(Slow(batches=3)):
+        look()
+        names["put"](look)
+    (found,) = session.loops
+    assert (found.step_samples, found.step_waits) == (6, 3)
+
+
+def monitor() -> Generator[None, None, None]:
+    yield  # as a thread that sleeps
+
+
+@pytest.mark.parametrize(("settings", "samples"), [({}, 1), ({"num_workers": 0}, 1), ({"num_workers": 1}, 0)])
+def test_other_threads_may_load_unless_worker_processes_do(settings: dict[str, int], samples: int) -> None:
+    found, thread = watched.LoopTimes("loader", settings), monitor()
+    next(thread)
+    note_places({1: watched.Activity(found, waits=True)}, {2: thread.gi_frame})
+    assert found.loading.total() == samples
+
+
+def test_threads_of_etl_load_rather_than_others() -> None:
+    found, thread = watched.LoopTimes("AsyncIterator", {}), monitor()
+    next(thread)
+
+    def load() -> None:
+        note_places({1: watched.Activity(found, waits=True)}, {2: thread.gi_frame, 3: sys._getframe()})
+
+    names: dict[str, Any] = {}
+    exec(compile("def work(load): load()", f"{PREFETCHERS}threads.py", "exec"), names)  # noqa: S102 - as if of etl
+    names["work"](load)
+    assert [each.function.rpartition(".")[2] for each in found.loading] == ["load"]
 
 
 def test_an_error_of_the_loader_is_raised_and_ends_the_wait() -> None:

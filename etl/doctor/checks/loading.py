@@ -5,6 +5,7 @@ from __future__ import annotations
 from etl.doctor.check import Case, Check, Finding, Severity
 from etl.doctor.setup import Setup
 from etl.iterators import AsyncIterator
+from etl.iterators.indexed import IndexedIterator
 
 # A wait that is shorter than this share of a training step does not count.
 NO_WAIT = 0.02
@@ -54,6 +55,8 @@ class LoadingBottleneck(Check):
         remedy = (
             "load ahead with etl.AsyncIterator(iterator); if that is too slow, also presave the records (`etl presave`)"
         )
+        if not _takes_turns(case.setup):
+            found, remedy = "training waits for data", f"if nothing loads ahead yet, {remedy}"
         return self.slower(case, observation, min(wait - rank_wait, compute), found, evidence, remedy)
 
     def apply(self, setup: Setup, case: Case) -> Setup | None:  # noqa: ARG002
@@ -68,3 +71,9 @@ def _is_ahead(setup: Setup) -> bool:
     if isinstance(batches, AsyncIterator):
         return batches.prefetch_size > 0
     return getattr(batches, "num_workers", 0) > 0  # torch's DataLoader
+
+
+def _takes_turns(setup: Setup) -> bool:
+    """Return True if an iterator that is not known to load ahead is known not to; wrappers of loaders may."""
+    batches = setup.batches
+    return isinstance(batches, (AsyncIterator, IndexedIterator)) or getattr(batches, "num_workers", None) == 0
