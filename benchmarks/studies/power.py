@@ -249,7 +249,7 @@ def describe(study: Study, effects: Sequence[float] = EFFECTS) -> str:
         parts += [
             f"Of {len(same)} comparisons of a commit with itself {study.false_alarms} found a change: at most "
             f"{most:.0%} do (95% interval).",
-            f"Slower ETL alone would be found, {', '.join(found)} of comparisons, depending on the strategy.",
+            f"Slower ETL alone would be found, {', '.join(found)}, depending on the strategy.",
         ]
     if slowed:
         counts = sorted(study.found(key, SLOWED) for key in study.metrics if key[1] == "etl")

@@ -255,7 +255,7 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 def _innermost(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model inside of torch's own wrappers, whose `forward` takes any keyword."""
-    inner: Any = unwrapped(model)
+    inner: torch.nn.Module = unwrapped(model)
     inner = getattr(inner, "_orig_mod", inner)  # of torch.compile
     return inner.module if isinstance(inner, import_torch().nn.DataParallel) else inner
 
