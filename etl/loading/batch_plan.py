@@ -45,10 +45,13 @@ class BatchSpec:
         The shape of one record's value, and the dtype in the batch, for each field.
     finished : mapping of int to record or RecordError
         Records that had to be loaded to learn shapes and dtypes, by record index. `Loader.load` reuses them.
+    is_finished : bool
+        True if these are all, because the shapes depend on each.
     """
 
     fields: Fields
     finished: Mapping[int, Finished] = dataclasses.field(default_factory=dict)
+    is_finished: bool = False
 
 
 class Loader(Protocol):
@@ -149,7 +152,7 @@ class BatchPlan:
         self.skipped: dict[int, RecordError] = {}
         spec = loader.plan(indices, epoch, cursor)
         cursor.record = IDLE
-        self.finished = spec.finished
+        self.finished, self.is_finished = spec.finished, spec.is_finished
         self.arrays: dict[str, np.ndarray] = {}
         for name, (shape, dtype) in spec.fields.items():
             self.arrays[name] = pool.empty(self.rows, capacity, shape, dtype)

@@ -102,7 +102,8 @@ class RecordLoader:
             return BatchSpec(self._padder.plan(spec.fields, longest), spec.finished)
         finished = self._finish(indices, epoch, cursor, spec.finished)
         records = [each for each in finished.values() if not isinstance(each, RecordError)]
-        return BatchSpec(self._padder.plan(spec.fields, self._padder.longest_of(spec.fields, records)), finished)
+        fields = self._padder.plan(spec.fields, self._padder.longest_of(spec.fields, records))
+        return BatchSpec(fields, finished, is_finished=True)
 
     def load(
         self,

@@ -103,15 +103,13 @@ class ProcessPrefetcher(Prefetcher):
             return may
 
     def _load_planned(self) -> None:
-        """Load the batch that was planned last if all its records were loaded for that.
+        """Load the batch that was planned last if its shapes depend on each record, so that all were loaded.
 
         Workers would load them again, and get other ones if they are random.
         """
         with self._lock:
             pending = self._untaken[-1] if self._untaken else None
-            if pending is None or not isinstance(plan := pending.plan, BatchPlan):
-                return
-            if not all(index in plan.finished for index in plan.indices.tolist()):
+            if pending is None or not isinstance(plan := pending.plan, BatchPlan) or not plan.is_finished:
                 return
             self._untaken.pop()
             pending.next_row = plan.rows

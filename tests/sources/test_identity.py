@@ -66,7 +66,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "tar": _tar,
     "idx": _idx,
     "cifar": _cifar,
-    "sequences": lambda folder: _class_folders(folder, "csv", lambda number: b"a\n%02d\n" % number),
+    "sequences": lambda folder: _class_folders(folder, "csv", lambda number: b"a\n1%02d\n" % number),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
