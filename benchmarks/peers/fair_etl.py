@@ -40,7 +40,7 @@ def load_store(folder: str, batch_size: int, workers: int, prefetch_size: int = 
 
 
 def normalised(record: presave.Record) -> presave.Record:
-    """Return a record normalised by the loop of the other rows: a step of the user, as a function."""
+    """Return a record normalised by the loop of the other rows: a user's step, as a function."""
     image = np.empty((3, SIZE, SIZE), np.float32)
     normalise(record["features"], image)
     return {**record, "features": image}

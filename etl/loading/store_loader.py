@@ -42,7 +42,7 @@ def choose_loader(
             return GatherLoader(store, dtype, normalise)
     # Without a memory map, reading a batch in chunks costs more than reading it at once.
     granularity: Granularity = "record" if store.is_mapped else "batch"
-    # Stages of the user's own may read any field, those of etl read features. Without these, an error names all fields.
+    # A user's own stages may read any field, those of etl read features. Without these, an error names all fields.
     reads_all = not has_features or not all(type(each).__module__.startswith("etl.stages.") for each in pipeline.stages)
     records = StoreRecords(store, list(store.fields) if reads_all else batch_fields(store.fields))
     return RecordLoader(records, pipeline, dtype, seed, on_error, padder, granularity, records.read_rows)

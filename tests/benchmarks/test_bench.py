@@ -46,6 +46,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def without_asv(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """The folder of journals; the commands that `make bench` runs do nothing and succeed."""
+    monkeypatch.setattr(bench, "JOURNALS", folder)
+    monkeypatch.setattr(bench, "unsupported_reason", str)
+    monkeypatch.setenv(PROFILE_VARIABLE, "full")
+    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=""))
+    return folder
+
+
 def interrupt(rounds: int, samples: int, failed: Cell | None = None, profile: Profile = PROFILE) -> None:
     """Write a journal of complete rounds, and of some samples of the next round."""
     with contextlib.suppress(KeyboardInterrupt), open_rounds(KIND, CELLS, profile) as journal:
@@ -81,20 +91,16 @@ def test_only_journals_of_this_run_that_have_ended_are_removed(folder: Path) -> 
 
 
 def test_the_journal_of_a_later_suite_outlives_the_suites_before_it(
-    monkeypatch: pytest.MonkeyPatch, folder: Path
+    monkeypatch: pytest.MonkeyPatch, without_asv: Path
 ) -> None:
-    monkeypatch.setattr(bench, "JOURNALS", folder)
-    monkeypatch.setattr(bench, "unsupported_reason", str)
-    monkeypatch.setenv(PROFILE_VARIABLE, "full")
     interrupt(rounds=2, samples=0)
     seen: list[int] = []
 
     def watch(*_: object) -> int:
-        seen.append(len(list(folder.iterdir())))
+        seen.append(len(list(without_asv.iterdir())))
         return 0
 
     monkeypatch.setattr(bench, "show_progress_of", watch)
-    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=""))
     assert bench.main(["--profile", "full"]) == 0
     assert seen == [1] * (len(bench.SUITES["full"]) + 1)  # and asv publish
 
@@ -148,12 +154,8 @@ def test_those_with_a_loader_of_a_user_whose_code_may_have_changed_are_not_eithe
 
 
 def test_the_full_profile_leaves_out_what_asv_has_but_not_the_suites_with_loaders_of_a_user(
-    monkeypatch: pytest.MonkeyPatch, folder: Path
+    monkeypatch: pytest.MonkeyPatch, without_asv: Path
 ) -> None:
-    monkeypatch.setattr(bench, "JOURNALS", folder)
-    monkeypatch.setattr(bench, "unsupported_reason", str)
-    monkeypatch.setenv(PROFILE_VARIABLE, "full")
-    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=""))
     left_out: list[bool] = []
 
     def watch(command: list[str], *_: object) -> int:
