@@ -78,9 +78,11 @@ test-slow: .venv/test
 	$(BIN)/python -m tests.other_pythons
 	@$(BIN)/python -m tests.skips $(SKIPS)
 
-# Every promise under kills, full disks, bad files and hostile input, as often as docs/results.md says.
+# Every promise under kills, full disks, bad files and hostile input, as often as docs/results.md says. A selection of it
+# has another file: make torture TORTURE="-k image --counts mine.json".
 torture: .venv/test
-	$(BIN)/python -m pytest tests/torture --torture $(WORKERS) $(LONG) --counts .asv/torture.json $(TORTURE)
+	$(BIN)/python -m pytest tests/torture --torture $(WORKERS) $(LONG) --counts $(COUNTS) $(TORTURE)
+COUNTS = benchmarks/studies/results/torture.json
 
 # The site, in docs/_build/html; any warning is an error.
 docs: .venv/test

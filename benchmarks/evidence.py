@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import re
 import sys
 import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +34,7 @@ from benchmarks.studies import (
     watching,
     what_if,
 )
-from benchmarks.studies.study import FOLDER
+from benchmarks.studies.study import FOLDER, as_markdown
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,19 @@ def _of_peers(function: str) -> Callable[[Path], str]:
     return lambda path: str(getattr(importlib.import_module("benchmarks.peers.peer_table"), function)(path))
 
 
+def render_tries(path: Path) -> str:
+    """Return what `make torture` tried and what came of it, a line for all that is the same up to the first comma."""
+    tried: dict[str, Counter[str]] = defaultdict(Counter)
+    for what, outcomes in json.loads(path.read_text()).items():
+        for outcome, times in outcomes.items():
+            tried[what.partition(",")[0]][outcome.partition(",")[0]] += times
+    lines = [("what is tried", "times", "outcome")]
+    for what, counts in sorted(tried.items()):
+        said = (f"{outcome}: {times:,}" for outcome, times in counts.most_common())
+        lines.append((what, f"{counts.total():,}", "; ".join(said) if len(counts) > 1 else next(iter(counts))))
+    return as_markdown(lines)
+
+
 BLOCKS = {
     "peers": Block("peers.jsonl", "benchmarks.peers", _of_peers("summarise")),
     "peers-all": Block("peers.jsonl", "benchmarks.peers", _of_peers("render")),
@@ -78,6 +93,7 @@ BLOCKS = {
     "gc-pauses": Block("gc-pauses.jsonl", "benchmarks.studies.gc_pauses", gc_pauses.render),
     "watching": Block("watching.jsonl", "benchmarks.studies.watching", watching.render),
     "variances": Block("variances.jsonl", "benchmarks.studies.variances", variances.render),
+    "torture": Block("torture.json", "pytest tests/torture --torture --counts torture.json", render_tries),
 }
 MARKS = re.compile(r"(?<=<!-- evidence: )(?P<name>[\w-]+) -->\n(?P<text>.*?)(?=<!-- end of (?P=name) -->)", re.DOTALL)
 FENCES = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-# Of a test's report, which xdist carries from process to process: triples of what was tried, outcome and times.
+# Of a test's report, which xdist carries from process to process: triples of what was tried, outcome and times. In
+# docs/results.md either ends at its first comma.
 PROPERTY = "tally"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks import evidence
-from benchmarks.evidence import BLOCKS, Block, check, documents, figures, main, rewrite
+from benchmarks.evidence import BLOCKS, Block, check, documents, figures, main, render_tries, rewrite
 
 TEXT = """Some words.
 
@@ -77,3 +78,11 @@ def test_what_is_wrong_is_named_with_file_and_line(monkeypatch: pytest.MonkeyPat
         "README.md differs from the journals: python -m benchmarks.evidence writes its blocks",
         "README.md:8: 3% slower is not from a journal",
     ]
+
+
+def test_tries_of_a_kind_are_one_line_with_their_outcomes(tmp_path: Path) -> None:
+    path = tmp_path / "torture.json"
+    disk = {"a disk, full": {"an error, at once": 2}, "a disk, slow": {"an error, late": 1, "read": 1}}
+    path.write_text(json.dumps({"kills": {"the same, to the bit": 1000}, **disk}))
+    lines = render_tries(path).splitlines()[2:]
+    assert lines == ["| a disk | 4 | an error: 3; read: 1 |", "| kills | 1,000 | the same |"]

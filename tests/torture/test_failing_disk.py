@@ -83,7 +83,7 @@ def test_a_disk_that_is_full_or_fails_gives_an_error_and_leaves_nothing_half_mad
 ) -> None:
     for request in _requests(failing_files, task, arguments, how_many(1, 10 if task == "write" else 6), how_many(2, 4)):
         outcome = _fail(failing_files, task, arguments, request, request.pop("whole"))
-        tally(f"{_kind(request)}: {task}", outcome)
+        tally(f"{_kind(request)}, {task}", outcome)
 
 
 def test_a_report_that_cannot_be_written_is_an_error_and_leaves_the_old_one(
@@ -101,7 +101,7 @@ def test_a_report_that_cannot_be_written_is_an_error_and_leaves_the_old_one(
         assert found.keys() == new.keys(), (request, found.keys())
         assert found != new
         assert all(data in (new[name], tree(old)[name]) for name, data in found.items()), request
-        tally(f"{_kind(request)}: reports of etl compare", "an error with path and bytes, the old file stays")
+        tally(f"{_kind(request)}, reports of etl compare", "an error with path and bytes, the old file stays")
 
 
 @pytest.mark.parametrize(("task", "arguments"), WRITES + OTHERS)
@@ -120,7 +120,7 @@ def test_a_small_disk_that_is_really_full_is_an_error_and_has_its_room_back(
             assert answer["again"]["outcome"] == "done", tried
             assert answer["made"] == whole["made"], tried
             if answer["outcome"] == "done":
-                tally(f"tmpfs with a limit of {option}: {task}", "room enough, and whole")
+                tally(f"a tmpfs of a few pages or files, {option}, {task}", "room enough, and whole")
                 continue
             _check_error(task, answer, place, tried)
             left = {
@@ -128,7 +128,8 @@ def test_a_small_disk_that_is_really_full_is_an_error_and_has_its_room_back(
             }
             _check_left(left, {"disk": disk})
             assert left or answer["taken"] == 0, tried
-            tally(f"tmpfs with a limit of {option}: {task}", "an error with path and bytes, nothing half made")
+            what = f"a tmpfs of a few pages or files, {option}, {task}"
+            tally(what, "an error with path and bytes, nothing half made")
 
 
 def _requests(
@@ -158,4 +159,4 @@ def test_a_limit_of_the_system_on_the_size_of_files_is_an_error_too(
     largest = max(len(data) for data in whole.values())
     for number in range(how_many(1, 8)):
         request = {"action": "count", "largest": largest * (number + 1) // how_many(2, 9)}
-        tally(f"RLIMIT_FSIZE: {task}", _fail(failing_files, task, arguments, request, whole))
+        tally(f"a limit on the size of files, {task}", _fail(failing_files, task, arguments, request, whole))

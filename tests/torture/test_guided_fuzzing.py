@@ -50,7 +50,7 @@ def test_inputs_that_are_led_to_new_code_are_read_or_refused_as_documented(
     assert executed is not None, done.stdout[-8000:]
     assert covered is not None, done.stdout[-8000:]
     assert int(executed[1]) >= runs
-    tally(f"input led by coverage, {name}", "read or refused as documented", int(executed[1]))
+    tally(f"input guided by coverage, {name}", "read or refused as documented", int(executed[1]))
 
 
 def test_a_fault_that_is_hidden_behind_other_code_would_be_found(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_forged_idx_file_is_refused(name: str, tmp_path: Path, tally: Tally) -
     (tmp_path / "images").write_bytes(IMAGES[name]())
     write_idx(tmp_path / "labels", np.zeros(2))
     refusal(lambda: etl.Idx(tmp_path / "images", tmp_path / "labels"), str(tmp_path / "images"))
-    tally("forged IDX file", "refused, with file and reason")
+    tally("hostile input, forged IDX file", "refused, with file and reason")
 
 
 @pytest.mark.parametrize("label", [2**31 - 1, -1])
@@ -50,7 +50,7 @@ def test_a_label_of_two_billion_makes_no_two_billion_classes(label: int, tmp_pat
     write_idx(tmp_path / "images", np.zeros((2, 4, 4)))
     (tmp_path / "labels").write_bytes(_idx(0x0C, 2, rest=struct.pack(">ii", 0, label)))
     refusal(lambda: etl.Idx(tmp_path / "images", tmp_path / "labels"), "labels: record 1 has label", str(label))
-    tally("forged IDX file", "refused, with file and reason")
+    tally("hostile input, forged IDX file", "refused, with file and reason")
 
 
 def test_an_honest_gzip_file_that_packs_well_is_read(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_forged_tar_file_is_refused(name: str, tmp_path: Path, tally: Tally, u
     before = sorted(tmp_path.rglob("*"))
     refusal(lambda: etl.Tar(path), str(path))
     assert sorted(tmp_path.rglob("*")) == before
-    tally("forged tar file", "refused, with file, member and reason; nothing was unpacked")
+    tally("hostile input, forged tar file", "refused, with file, member and reason; nothing was unpacked")
 
 
 def test_a_sample_of_gigabytes_of_nothing_is_not_read(tmp_path: Path, tally: Tally) -> None:
@@ -119,7 +119,7 @@ def test_a_sample_of_gigabytes_of_nothing_is_not_read(tmp_path: Path, tally: Tal
         return next(source).size
 
     assert attempt(load).message == str(1 << 40)
-    tally("sample of a terabyte without blocks", "indexed without reading it")
+    tally("hostile input, sample of a terabyte without blocks", "indexed without reading it")
 
 
 CSVS: dict[str, Callable[[], bytes]] = {
@@ -140,7 +140,7 @@ def test_a_forged_csv_file_is_refused_or_read_in_bounds(name: str, tmp_path: Pat
     assert ending.kind in (None, "ValueError"), ending.message[:1000]
     assert (ending.kind is None) == (name == "a name of digits and one letter")
     assert ending.kind is None or str(path) in ending.message
-    tally("forged CSV file", "refused, with file, line and reason" if ending.kind else "read")
+    tally("hostile input, forged CSV file", "refused, with file, line and reason" if ending.kind else "read")
 
 
 @pytest.mark.parametrize("text", [b"9" * 5000, b"1" * 2_000_000 + b"x"], ids=["number of 5000 digits", "digits and x"])
@@ -150,7 +150,7 @@ def test_a_label_of_digits_without_end_is_refused(text: bytes, tmp_path: Path, t
     ending = attempt(lambda: len(etl.Csv(path, label="label")))
     assert ending.kind == "ValueError"
     assert ending.message.startswith(f"{path}, line 3, column 'label'")
-    tally("forged CSV file", "refused, with file, line and reason")
+    tally("hostile input, forged CSV file", "refused, with file, line and reason")
 
 
 @pytest.mark.parametrize("name", ["classes.txt", "batches.meta.txt"])
@@ -167,4 +167,4 @@ def test_names_of_classes_that_are_none_are_refused(
     else:
         (tmp_path / "test_batch.bin").write_bytes(bytes(3073))
         refusal(lambda: etl.Cifar10(tmp_path, "test"), str(tmp_path / name))
-    tally("forged list of classes", "refused, with file and reason")
+    tally("hostile input, forged list of classes", "refused, with file and reason")

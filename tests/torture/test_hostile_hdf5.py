@@ -90,7 +90,7 @@ def test_a_chunk_that_unpacks_otherwise_than_it_must_is_refused(
     with h5py.File(tmp_path / "f.h5", "w") as file:
         CHUNKS[name](file)
     refusal(lambda: read(tmp_path / "f.h5", COLUMN), str(tmp_path / "f.h5"), kinds=("StoreError",))
-    tally("forged chunk in an HDF5 file", "refused, with file and reason")
+    tally("hostile input, forged chunk in an HDF5 file", "refused, with file and reason")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_data_set_of_terabytes_in_a_file_of_nothing_is_refused(
             _create(file, chunk, filters, shape)
     column = Column("x", "|u1", shape[1:], shape[0])
     refusal(lambda: _view(tmp_path / "f.h5", column), str(tmp_path / "f.h5"), "'x'", kinds=("StoreError",))
-    tally("HDF5 data set that claims terabytes", "refused, with file and reason")
+    tally("hostile input, HDF5 data set that claims terabytes", "refused, with file and reason")
 
 
 def test_what_presave_writes_unpacks_within_a_chunk(tmp_path: Path) -> None:

@@ -88,7 +88,10 @@ def test_an_image_that_claims_billions_of_pixels_is_refused(
     source = _folder(tmp_path, CLAIMS[name]())
     where = f"record 0 of {tmp_path} (cat/1.jpg): failed at stage 'decode': "
     refusal(lambda: _load(source, decoder), where, kinds=("RecordError",))
-    tally(f"image of a few bytes that claims gigabytes, {decoder}", "refused, with file, record and reason")
+    tally(
+        f"hostile input, image of a few bytes that claims gigabytes, {decoder}",
+        "refused, with file, record and reason",
+    )
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -120,7 +123,10 @@ def test_what_is_packed_beside_the_pixels_fills_no_memory(
     source = _folder(tmp_path, _png(chunk()))
     ending = attempt(lambda: _load(source))
     assert ending.kind in (None, "RecordError"), ending
-    tally("PNG with gigabytes packed beside its pixels", "decoded without them" if ending.kind is None else "refused")
+    tally(
+        "hostile input, PNG with gigabytes packed beside its pixels",
+        "decoded without them" if ending.kind is None else "refused",
+    )
 
 
 def test_a_program_that_is_called_an_image_is_not_run(tmp_path: Path, tally: Tally) -> None:
@@ -129,7 +135,7 @@ def test_a_program_that_is_called_an_image_is_not_run(tmp_path: Path, tally: Tal
     source = _folder(tmp_path / "photos", program.encode())
     refusal(lambda: _load(source), "(cat/1.jpg)", "not an image", kinds=("RecordError",))
     assert not ran.exists()
-    tally("PostScript that is called .jpg", "refused, nothing was run")
+    tally("hostile input, PostScript that is called .jpg", "refused, nothing was run")
 
 
 def test_a_pipe_that_is_called_an_image_is_not_waited_for(tmp_path: Path, tally: Tally) -> None:
@@ -137,7 +143,7 @@ def test_a_pipe_that_is_called_an_image_is_not_waited_for(tmp_path: Path, tally:
     (tmp_path / "cat" / "1.jpg").unlink()
     os.mkfifo(tmp_path / "cat" / "1.jpg")
     refusal(lambda: _load(source), "(cat/1.jpg)", "'read': it is not a regular file", kinds=("RecordError",))
-    tally("pipe or device that is called an image", "refused, with file, record and reason")
+    tally("hostile input, pipe or device that is called an image", "refused, with file, record and reason")
 
 
 def test_a_device_that_is_called_an_image_is_not_read(tmp_path: Path, tally: Tally) -> None:
@@ -146,11 +152,11 @@ def test_a_device_that_is_called_an_image_is_not_read(tmp_path: Path, tally: Tal
     refusal(lambda: etl.ImageFolder(tmp_path), str(tmp_path / "cat" / "1.jpg"), "/dev/zero")
     source = etl.ImageFolder(tmp_path, follow_links=True)
     refusal(lambda: _load(source), "(cat/1.jpg)", "it is not a regular file", kinds=("RecordError",))
-    tally("pipe or device that is called an image", "refused, with file, record and reason", 2)
+    tally("hostile input, pipe or device that is called an image", "refused, with file, record and reason", 2)
 
 
 def test_a_file_with_a_terabyte_of_nothing_is_not_read(tmp_path: Path, tally: Tally) -> None:
     source = _folder(tmp_path, b"")
     os.truncate(tmp_path / "cat" / "1.jpg", 1 << 40)
     refusal(lambda: _load(source), "(cat/1.jpg)", "1,099,511,627,776 bytes", kinds=("RecordError",))
-    tally("image file of a terabyte without blocks", "refused, with file, record and reason")
+    tally("hostile input, image file of a terabyte without blocks", "refused, with file, record and reason")

@@ -57,7 +57,7 @@ def test_a_link_out_of_an_image_folder_is_refused_and_not_read(
     assert str(root / link) in ending.message
     assert "follow_links=True (--follow-links)" in ending.message
     assert not [path for path in ending.opened if Path(path).is_relative_to(secret)]
-    tally("link out of an image folder", "refused, nothing outside was read")
+    tally("hostile input, link out of an image folder", "refused, nothing outside was read")
 
 
 def test_follow_links_reads_what_they_lead_to(secret: Path, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_links_in_a_circle_are_refused_and_not_followed_for_ever(
         refusal(lambda: etl.ImageFolder(root, follow_links=follow_links), message, kinds=("OSError",))
     else:
         refusal(lambda: etl.ImageFolder(root, follow_links=follow_links), str(root), "is the same folder as")
-    tally("links in a circle", "refused")
+    tally("hostile input, links in a circle", "refused")
 
 
 @pytest.mark.filterwarnings(r"ignore:.* leaves out 1 \.jpg \(not \.csv files\)")
@@ -125,4 +125,4 @@ def test_a_link_out_of_a_folder_of_sequences_is_refused(link: str, secret: Path,
     assert "follow_links=True" in ending.message
     assert not [path for path in ending.opened if Path(path).is_relative_to(secret)]
     assert len(etl.Sequences(root, follow_links=True)) == 1
-    tally("link out of a folder of sequences", "refused, nothing outside was read")
+    tally("hostile input, link out of a folder of sequences", "refused, nothing outside was read")

@@ -46,7 +46,7 @@ def test_a_console_shows_any_text_as_it_is(name: str, capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     _assert_plain(shown, name)
     assert shown.count(printable(name.split("\n")[0])) == 3
-    tally("name that steers a terminal", "shown as text")
+    tally("hostile input, name that steers a terminal", "shown as text")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.isascii()], ids=ascii)
@@ -62,7 +62,7 @@ def test_commands_show_what_is_in_a_store_as_text(
     shown = capsys.readouterr()
     _assert_plain(shown.out + shown.err, name)
     assert printable(name) in shown.out
-    tally("name that steers a terminal", "shown as text", 2)
+    tally("hostile input, name that steers a terminal", "shown as text", 2)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
@@ -80,7 +80,7 @@ def test_errors_show_names_of_files_as_text(
     with pytest.raises(ValueError) as raised:
         etl.records(source, etl.image_pipeline(size=8))[0]
     _assert_plain(str(raised.value), name)
-    tally("name that steers a terminal", "shown as text", 2)
+    tally("hostile input, name that steers a terminal", "shown as text", 2)
 
 
 MODULES = ["etl", "json", "numpy", "torch", "multiprocessing", "sitecustomize", "etl.comparison", "evil"]
@@ -108,4 +108,4 @@ def test_no_module_in_the_folder_with_the_data_is_imported(
     options = (*COMMANDS[command](tmp_path), "--follow-links", "--allow-empty")
     output_of("-c", start, *options, cwd=folder, timeout=300, PYTHONPATH=str(Path(etl.__file__).parents[1]))
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
-    tally(f"modules in the folder with the data, etl {command}", "none was imported")
+    tally(f"hostile input, modules in the folder with the data, etl {command}", "none was imported")

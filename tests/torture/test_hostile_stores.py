@@ -122,7 +122,7 @@ def test_a_manifest_that_cannot_be_true_is_refused(name: str, tmp_path: Path, ho
     store = _forge(_store(tmp_path / "s"), FORGED[name])
     for read in READS[: how_many(1, 3)]:
         refusal(partial(read, store), str(store / MANIFEST_NAME), "presave the data again", kinds=REFUSED)
-        tally("forged manifest", "refused, with file and reason")
+        tally("hostile input, forged manifest", "refused, with file and reason")
 
 
 @pytest.mark.parametrize("format", presave.formats())
@@ -130,7 +130,7 @@ def test_2_to_60_records_are_refused_in_every_format(format: str, tmp_path: Path
     store = _forge(_store(tmp_path / "s", format), _claim(2**60, 1 << 40))
     open_store: Callable[[], object] = lambda: presave.open_store(store, trusted=True)  # noqa: E731
     refusal(open_store, str(store / MANIFEST_NAME), "records", kinds=REFUSED)
-    tally("manifest that claims 2^60 records", "refused, with file and reason")
+    tally("hostile input, manifest that claims 2^60 records", "refused, with file and reason")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_2_to_60_records_are_refused_in_every_format(format: str, tmp_path: Path
 def test_text_that_json_chokes_on_is_refused(text: bytes, tmp_path: Path, tally: Tally) -> None:
     (_store(tmp_path / "s") / MANIFEST_NAME).write_bytes(text)
     refusal(lambda: presave.open_store(tmp_path / "s"), str(tmp_path / "s" / MANIFEST_NAME), kinds=REFUSED)
-    tally("forged manifest", "refused, with file and reason")
+    tally("hostile input, forged manifest", "refused, with file and reason")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "terabyte", "folder"])
@@ -156,7 +156,7 @@ def test_a_manifest_that_is_no_plain_file_is_refused(kind: str, tmp_path: Path, 
     path = _store(tmp_path / "s") / MANIFEST_NAME
     _replace(path, kind)
     refusal(lambda: presave.open_store(tmp_path / "s"), str(path), kinds=REFUSED)
-    tally("pipe, device or endless file in a store", "refused, with file and reason")
+    tally("hostile input, pipe, device or endless file in a store", "refused, with file and reason")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "link"])
@@ -181,7 +181,7 @@ def test_a_shard_that_is_no_plain_file_is_refused_and_not_opened(
     faults = attempt(lambda: presave.verify(store))
     assert f"{file}: is" in faults.message
     assert str(other) not in faults.opened
-    tally("pipe, device or link in a store", "refused, with file and reason")
+    tally("hostile input, pipe, device or link in a store", "refused, with file and reason")
 
 
 def test_links_are_read_where_the_store_is_trusted(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_forged_safetensors_file_is_refused(content: bytes, tmp_path: Path, ta
     store = _store(tmp_path / "s", "safetensors")
     _data_file(store).write_bytes(content)
     refusal(lambda: _read_all(store), str(_data_file(store)), kinds=REFUSED)
-    tally("forged safetensors file", "refused, with file and reason")
+    tally("hostile input, forged safetensors file", "refused, with file and reason")
 
 
 @pytest.mark.parametrize("kind", ["stride 0", "compressed", "packed members", "not an archive"])
@@ -267,7 +267,7 @@ def test_a_torch_file_that_grows_is_refused(kind: str, tmp_path: Path, tally: Ta
             if kind == "packed members":
                 archive.writestr("archive/data.pkl", bytes(64 << 20))
     refusal(lambda: _read_all(store), str(file), kinds=REFUSED)
-    tally("torch file that holds more than its size", "refused, with file and reason")
+    tally("hostile input, torch file that holds more than its size", "refused, with file and reason")
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "convert"])
@@ -286,7 +286,7 @@ def test_a_pickle_is_not_run_whatever_the_manifest_calls_it(
     code = main([command, str(store), *more])
     assert code == (2 if command == "convert" else 0)
     assert not (tmp_path / "ran").exists()
-    tally("pickle in a store, command without --trusted", "not run")
+    tally("hostile input, pickle in a store, command without --trusted", "not run")
 
 
 def test_an_interrupted_write_takes_up_nothing_that_is_no_plain_file(tmp_path: Path, tally: Tally) -> None:
@@ -306,7 +306,7 @@ def test_an_interrupted_write_takes_up_nothing_that_is_no_plain_file(tmp_path: P
     folder.mkdir()
     os.mkfifo(folder / "plan.json")
     refusal(lambda: presave.write(tmp_path / "s", RECORDS), "regular file", kinds=REFUSED)
-    tally("forged remains of an interrupted write", "not waited for, nothing taken from them", 3)
+    tally("hostile input, forged remains of an interrupted write", "not waited for, nothing taken from them", 3)
 
 
 def test_a_write_empties_no_folder_that_a_link_leads_to(tmp_path: Path, tally: Tally) -> None:
@@ -316,4 +316,4 @@ def test_a_write_empties_no_folder_that_a_link_leads_to(tmp_path: Path, tally: T
     (tmp_path / ".s.partial").symlink_to(tmp_path / "home")
     refusal(lambda: presave.write(tmp_path / "s", RECORDS), ".s.partial is a link", kinds=REFUSED)
     assert [path.name for path in (tmp_path / "home").rglob("*")] == ["letters", "1"]
-    tally("link in the place of an unfinished write", "refused, nothing outside was written")
+    tally("hostile input, link in the place of an unfinished write", "refused, nothing outside was written")

@@ -18,6 +18,6 @@ def test_an_iterator_works_after_interrupts_at_any_moment(
 ) -> None:
     command = ("-m", "tests.torture.interrupted", kind, str(how_many(40, 1500)), tmp_path)
     result = json.loads(output_of(*command, timeout=how_many(120, 1200)))
-    tally(f"interrupts, {kind}", "the next epoch is right", result["sent"])
+    tally(f"Ctrl-C at random moments, {kind}", "the next epoch is right", result["sent"])
     assert not result["faults"]
     assert result["seen"] == result["sent"]

@@ -53,13 +53,13 @@ def _kill(
 def _look(place: Path, whole: dict[str, bytes], task: str, request: dict[str, Any]) -> str:
     """What a kill has left at the place of the data."""
     if not (place / "s").exists():
-        return "nothing in place; the next call made it, with the same bytes"
+        return "nothing until the next call made the same bytes"
     found = {f"s/{name}": data for name, data in tree(place / "s").items()}
     assert found == whole, (task, request)
     if task in ("write", "convert"):
         assert presave.verify(place / "s") == []
         presave.open_store(place / "s", trusted=True).close()
-    return "whole in place"
+    return "complete"
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -70,7 +70,7 @@ def test_a_store_whose_write_is_killed_is_whole_or_not_there_and_goes_on_to_the_
     tries = how_many(2, 90)
     _kill(failing_files, "write", {"format": name, "jobs": jobs}, tries, f"presave.write killed, {name}", tally, 1)
     tries = how_many(1, 12)
-    what = f"presave.write killed, and killed again when it went on, {name}"
+    what = f"presave.write killed twice, {name}"
     _kill(failing_files, "write", {"format": name, "jobs": 3 - jobs}, tries, what, tally, 2)
 
 

@@ -248,7 +248,7 @@ def test_a_lost_rank_is_one_error_that_names_it(
         assert f"rank {moment.rank} of {training.RANKS} {how}" in outcome["message"], f"{said}: {outcome}"
     look_and_finish(folder, undisturbed)
     tally(
-        f"a rank of fit_parallel gets {number.name}",
+        f"a rank is lost, {number.name}",
         "one error that names it, and a new run finished as if undisturbed" if outcome else "the result was there",
     )
 
@@ -271,8 +271,8 @@ def test_ranks_that_are_restarted_end_as_if_undisturbed(
     program.wait(LIMIT_SECONDS)
     assert program.process.exitcode == 0
     look_and_finish(folder, undisturbed)
-    outcome = "restarted, finished as if undisturbed" if any(were_sent) else "had ended"
-    tally(f"a rank of {kind} with restarts gets SIGKILL", outcome)
+    outcome = "restarted and finished as if undisturbed" if any(were_sent) else "had ended"
+    tally(f"a rank that may be restarted is killed, {kind}", outcome)
 
 
 def test_nothing_outlives_a_program_that_is_ended(
@@ -291,4 +291,4 @@ def test_nothing_outlives_a_program_that_is_ended(
     program.wait(END_SECONDS)
     look_and_finish(folder, undisturbed)
     outcome = "its ranks ended, and a new run finished as if undisturbed" if was_sent else "had ended"
-    tally(f"the program of {kind} gets {number.name}", outcome)
+    tally(f"the program that started the ranks is ended, {kind}, {number.name}", outcome)

@@ -78,6 +78,6 @@ def test_saved_with_some_ranks_and_restored_with_others_every_record_comes_once(
                     number for _, numbers, _ in rest(restorer, new, states[rank % before], 1) for number in numbers
                 ]
         assert sorted(seen) == list(range(RECORDS))
-        tally(f"saved with {before} ranks, restored with {after}", "every record once")
+        tally(f"resumed with another number of ranks, {before} to {after}", "every record once")
 
     resume()

@@ -113,7 +113,7 @@ def test_one_error_at_its_batch_and_the_next_epoch_is_right(
 
     with ThreadPoolExecutor(lanes) as pool:
         for position in chain.from_iterable(pool.map(fail, range(lanes))):
-            tally(f"a {workers} {how}, {position} batch", "one error there, next epoch right")
+            tally(f"a worker fails, a {workers} {how}, {position} batch", "one error at that batch, next epoch right")
 
 
 def kill_one(chance: random.Random, before: set[int]) -> None:
@@ -151,7 +151,7 @@ def test_a_process_killed_from_outside_at_any_moment_costs_one_error_at_most(
             iterator.set_epoch(number)
             assert [contents(batch) for batch in iterator] == expected, said
             outcome = "no error, epoch whole" if error is None else "one error"
-            tally("a process killed from outside at any moment", f"{outcome}, next epoch right")
+            tally("a worker process is killed at any moment", f"{outcome}, next epoch right")
 
 
 def test_a_process_killed_while_it_starts_costs_one_error_at_most(
@@ -173,7 +173,7 @@ def test_a_process_killed_while_it_starts_costs_one_error_at_most(
             iterator.set_epoch(0)
             assert [contents(batch) for batch in iterator] == expected, said
         outcome = "no error, epoch whole" if error is None else "one error"
-        tally("a process killed while it starts", f"{outcome}, next epoch right")
+        tally("a worker process is killed while it starts", f"{outcome}, next epoch right")
 
 
 def test_the_server_that_forks_processes_killed_costs_one_error_at_most(
@@ -203,5 +203,5 @@ def test_the_server_that_forks_processes_killed_costs_one_error_at_most(
             assert again == expected, errors
             assert errors.count(None) >= 2, errors
         outcome = "no error" if errors.count(None) == 3 else "one error"
-        tally("the server that forks processes killed", f"{outcome}, next epoch right")
+        tally("the server that forks worker processes is killed", f"{outcome}, next epoch right")
     forkserver.ensure_running()  # which waits for the one that was killed

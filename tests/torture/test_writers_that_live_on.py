@@ -60,4 +60,4 @@ def test_processes_of_a_killed_write_do_not_disturb_the_next(tmp_path: Path, how
         assert tree(place) == tree(undisturbed)
         assert [path.name for path in place.iterdir()] == ["s"]
         assert presave.verify(place / "s") == []
-        tally("presave.write killed while its processes write on", "the next call made it, with the same bytes")
+        tally("presave.write killed while its processes write on", "the next call made the same bytes")
