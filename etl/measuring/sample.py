@@ -93,8 +93,6 @@ class RankSample(JsonValues):
         Times of the epoch, in seconds.
     first_batch : float
         Seconds of the stall before the first batch.
-    compute_alone : float
-        Seconds per step with nothing else running but the other ranks.
     waits : Split or None
         The part of its steps in which it waited for ranks whose batches came later. None if ranks do not wait for each
         other in every step.
@@ -106,7 +104,6 @@ class RankSample(JsonValues):
 
     epoch: EpochMetrics
     first_batch: float
-    compute_alone: float
     waits: Split | None
     last: int
     cpus: list[int]
