@@ -40,8 +40,6 @@ class Fleet:
     ----------
     start : callable
         Returns a new server, called with its number.
-    count : int
-        Servers.
 
     Attributes
     ----------

@@ -82,8 +82,6 @@ class Rounds(Generic[Variant, Sample]):
 
     Attributes
     ----------
-    seed : int
-        The seed.
     samples : dict
         Samples by variant and round.
     places : dict
