@@ -50,14 +50,8 @@ class PipelineProfile(JsonValues):
 
     Attributes
     ----------
-    stages : list of StageProfile
-        Each stage in one thread.
     compute_seconds : dict
         Seconds per step with nothing else running, by number of threads (as text).
-    splits : list of SplitProfile
-        Loading and compute at the same time, for each CPU split.
-    copy_bytes_per_second : float
-        Memory bandwidth of one copying thread.
     device : str
         Device of compute; "none" if compute is simulated.
     on_one_cpu : SplitProfile or None
@@ -138,8 +132,6 @@ class TriedLoader(JsonValues):
     ----------
     seconds_per_batch : float
         Mean of the batches after the first.
-    batches, samples : int
-        Batches and records that were loaded.
     has_ended : bool
         True if its epoch ended within the try.
     epoch_batches : int or None

@@ -63,8 +63,6 @@ class Preparation:
         Those that failed only in trials of CPU splits, and can still run.
     lost : float
         Seconds of candidates that failed. They are not taken from the others.
-    writing : dict
-        Cost of each store.
     prepared : dict
         Cost of what user loaders prepare, by origin.
     randomness : str or None
