@@ -127,8 +127,6 @@ class Phase(JsonValues):
 
     Attributes
     ----------
-    seconds : float
-        How long it took.
     settings : dict of str to dict
         All settings of the "choice", and those "given"; empty after the first phase.
     rounds : list of dict of str to float
