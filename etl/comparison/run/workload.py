@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,16 +187,6 @@ class Workload(Work):
         """Return the folder for files of a user's loader, which do not depend on its settings."""
         origins = [each.origin for each in self.candidates()]
         return self.folder / "strategies" / str(origins.index(candidate.origin))
-
-    def restrict(self, candidate: Candidate) -> bool:
-        """Begin anew in an empty folder if the records of this user loader have changed since its try.
-
-        Return False if it cannot be given fewer records than the source has, so that nothing has changed for it.
-        """
-        if not self.gets_selected(candidate):
-            return False
-        shutil.rmtree(self.user_loader_folder(candidate), ignore_errors=True)
-        return True
 
     def link_records(self) -> None:
         """Make a folder with links to the files of the selected records, if they are some files of a folder.
