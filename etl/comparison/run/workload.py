@@ -215,7 +215,7 @@ class Workload(Work):
             return self.settings.epoch_batches
         if self.gets_selected(candidate):
             return None
-        of_all, recipe = self.tried[candidate.origin].epoch_batches, self._partial(candidate, self._selected_batches)
+        of_all, recipe = self.tried[candidate.origin].epoch_batches, self._of_selected(candidate)
         count = recipe.batches or self._selected_batches
         return None if of_all is not None and count >= of_all else count
 
@@ -242,15 +242,12 @@ class Workload(Work):
         """
         if candidate.is_foreign and (limit := self.batches_of(candidate)) is not None:
             return Recipe(limit, min(self.start_up_batches(candidate), max(1, limit - 1)))
-        return self._partial(candidate, self._selected_batches) if self.is_partial else self._whole(candidate)
+        return self._of_selected(candidate)
 
-    def _whole(self, candidate: Candidate) -> Recipe:
-        return Recipe(None, self.start_up_batches(candidate))
-
-    def _partial(self, candidate: Candidate, selected: int) -> Recipe:
-        measured, start_up = selected - self.margin_batches, self.start_up_batches(candidate)
-        if measured < 1:
-            return self._whole(candidate)
+    def _of_selected(self, candidate: Candidate) -> Recipe:
+        measured, start_up = self._selected_batches - self.margin_batches, self.start_up_batches(candidate)
+        if not self.is_partial or measured < 1:
+            return Recipe(None, start_up)
         # Processes that begin together deliver together.
         tried = self.tried.get(candidate.origin)
         workers = max(1, tried.workers) if tried is not None else 1
