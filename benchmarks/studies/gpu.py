@@ -143,7 +143,6 @@ def find_device(allow_cpu: bool) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.studies.gpu", description=(__doc__ or "").partition("\n")[0]
     )

@@ -314,7 +314,6 @@ def _source(kind: str) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = study_parser("benchmarks.studies.tuning", __doc__, rounds=ROUNDS)
     parser.add_argument(
         "--only", type=comma_separated(WORKLOADS, "workload"), default=tuple(WORKLOADS), metavar="NAME,NAME"
