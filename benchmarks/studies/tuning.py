@@ -230,9 +230,7 @@ def render(path: Path) -> str:
 
 def show(regrets: Sequence[Regret], console: Console) -> None:
     """Print the regrets, and how many are as small as wanted."""
-    made = Table(title="regret of the choice against the best of an exhaustive grid")
-    for heading in HEADINGS:
-        made.add_column(heading)
+    made = Table(*HEADINGS, title="regret of the choice against the best of an exhaustive grid")
     for each in regrets:
         made.add_row(*each.cells)
     print_table(made, console)
