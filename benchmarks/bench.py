@@ -255,7 +255,6 @@ def _shortened(line: str) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--profile",

@@ -83,8 +83,6 @@ class Cell:
     ----------
     strategy : str
         A key of `STRATEGIES`, or the name of a user's loader.
-    batch_size : int
-        Records in a batch.
     dtype : str
         Of features and weights.
     backend : str
@@ -175,8 +173,6 @@ class Axis:
     ----------
     values : tuple of str or int
         All values, the base's included.
-    base : Cell
-        The base point.
     strategies : tuple of str
         The strategies that have every value, where the effect depends on them. Empty if only that of `base` has.
     """
@@ -227,8 +223,6 @@ class Profile:
         Seconds for each part of the measurement in each process.
     grid : bool
         Whether every combination of `GRID_AXES` is measured in addition to one axis at a time.
-    strategies, axes : tuple of str
-        The strategies that are compared, and the axes that are varied.
     functions : mapping of str to str
         The "package.module:function" of each user loader that is compared with the strategies, by its name.
     setting_rounds : int

@@ -127,7 +127,6 @@ def measure_cpu(operations: dict[str, Operation], photographs: int) -> dict[str,
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--photographs", type=int, default=512, metavar="N", help="photographs in an epoch (default: 512)"

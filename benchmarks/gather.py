@@ -223,7 +223,6 @@ def show(results: Timings, rows: int, console: Console) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gather", description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="interleaved rounds (default: 20)")
     parser.add_argument(

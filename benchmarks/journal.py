@@ -102,13 +102,6 @@ class Journal(Generic[Key, Result]):
         Where results are measured, such as machine and versions: written before the first one that this object notes.
         Results then have the time at which they were noted, too.
 
-    Attributes
-    ----------
-    results : dict
-        Results by key.
-    failed : set
-        Keys that have failed.
-
     Raises
     ------
     JournalError

@@ -49,8 +49,6 @@ class CellConditions(JsonValues):
 
     Attributes
     ----------
-    data : Data
-        The photographs and stores.
     min_seconds : float
         Each part is measured for at least this long, and for at least one epoch.
     cpus : tuple of int

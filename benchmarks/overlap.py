@@ -230,7 +230,6 @@ def _with_cpu(iterator: Any, compute: Any) -> tuple[float, float]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--photographs", type=int, default=2048, metavar="N", help="photographs in an epoch (default: 2048)"

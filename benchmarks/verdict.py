@@ -29,8 +29,6 @@ class Verdict:
         Medians, in seconds.
     change : Interval
         B over A, of all pairs of processes.
-    outcome : Outcome
-        The conclusion.
     log_ratios : list of float
         log(B / A) of every pair, from which the verdict can be recomputed.
     """

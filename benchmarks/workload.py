@@ -58,8 +58,6 @@ class PreparedLoader(JsonValues):
     ----------
     function : str
         "package.module:function".
-    folder : str
-        The folder for its files.
     prepare_seconds : float
         Seconds that `prepare` took; 0 if there is none.
     nbytes : int
@@ -85,8 +83,6 @@ class OtherData(JsonValues):
         Their file or folder.
     shape : list of int
         Shape of a record's features, as `etl.models.create` takes it.
-    classes : int
-        How many there are.
     """
 
     path: str
@@ -104,14 +100,8 @@ class Data(JsonValues):
         Their folder.
     image_size : int
         Pixels a side that they are resized to.
-    classes, records : int
-        How many there are of each.
     stores : dict of str to str
         Path of each store, by `store_name`, as in all further attributes but the last.
-    write_seconds : dict of str to float
-        Seconds to write each store.
-    store_nbytes : dict of str to int
-        Bytes of each store.
     failures : dict of str to str
         Tracebacks of the stores that could not be written.
     loaders : dict of str to PreparedLoader

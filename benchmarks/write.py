@@ -105,7 +105,6 @@ def seconds_of(measured: WriterSamples) -> WriterSeconds:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.write", description=__doc__.partition("\n")[0])
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has mosaicml-streaming, ffcv or both")
     parser.add_argument("--table", action="store_true", help="formats and stages instead of writers")

@@ -67,7 +67,6 @@ def compare(
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compare_commits",
         description="Tell whether commit B is slower or faster than commit A, in ETL alone and wall time, by strategy.",

@@ -27,8 +27,6 @@ class Commit:
     ----------
     name, sha : str
         The name that was asked for, and the hash.
-    folder : path
-        The folder with its packages.
     slower : float
         Share of its time by which loading is slowed down; 0 for the commit itself. The A/A study checks that
         compare_commits finds such a change.

@@ -22,9 +22,7 @@ def show(
     a: Commit, b: Commit, verdicts: Mapping[Key, Verdict], equivalence_margin: float, seconds: float, console: Console
 ) -> None:
     """Print each metric of both commits, the change, its interval and the verdict."""
-    table = Table(title=f"B = {b} against A = {a}")
-    for name in ("strategy", "metric"):
-        table.add_column(name)
+    table = Table("strategy", "metric", title=f"B = {b} against A = {a}")
     for name in ("A, ms", "B, ms", "change", "from", "to"):
         table.add_column(name, justify="right")
     table.add_column("B is")

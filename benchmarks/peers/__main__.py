@@ -216,7 +216,6 @@ def find_interpreters(
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = study_parser("benchmarks.peers", __doc__, pairs=COUNT, photographs=2048, batch_size=64, workers=2)
     parser.add_argument(
         "--task",

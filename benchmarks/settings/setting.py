@@ -54,12 +54,8 @@ class SettingAxis:
     ----------
     values, workloads : tuple of str
         Names of the values and of the workloads.
-    base : Setting
-        The default.
     field_values : dict
         Values of the field whose names are not the value itself.
-    is_on_one_cpu : bool
-        Whether the process is bound to one CPU.
     turn_seconds : float
         A turn is as many epochs as take this long, and at least one. Many short turns average out more than few long
         ones, but events of a few times a second have to occur in every turn.

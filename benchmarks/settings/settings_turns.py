@@ -40,8 +40,6 @@ class SettingPairs(Pairs, JsonValues):
         Bytes of A and of B, for each pair.
     missing : str
         What the installed commit lacks for the setting.
-    failure : str
-        Why measuring failed.
     is_of_rare_events : bool
         Whether the total time of all turns is compared, instead of that of the typical turn: collections are rare and
         long.
@@ -110,8 +108,6 @@ def take_turns(axes: Iterable[str], rounds: range, seconds: float, seed: int | N
     ----------
     axes : iterable of str
         Keys of `AXES`, all of whose values are measured on all of their workloads.
-    rounds : range
-        Numbers of the rounds.
     seconds : float
         Time for the turns of a pair.
     seed : int or None

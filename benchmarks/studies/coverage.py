@@ -222,7 +222,6 @@ METHODS: Mapping[str, Callable[[Walls], list[Interval]]] = {
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = study_parser(
         "benchmarks.studies.coverage", __doc__, runs=100, rounds=USUAL_ROUNDS, records=160, batch_size=16, size=64
     )

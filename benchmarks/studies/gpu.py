@@ -98,8 +98,7 @@ def measure(dtype: str, options: argparse.Namespace) -> etl.Report:
 
 def table(report: etl.Report, title: str) -> Table:
     """Return a table of one comparison."""
-    made = Table(title=title)
-    made.add_column("strategy")
+    made = Table("strategy", title=title)
     for heading in ("images/s", "ratio", "95% interval", "utilisation", "stall, s", "copies, s", "device MB"):
         made.add_column(heading, justify="right")
     for each in report.strategies:
@@ -143,7 +142,6 @@ def find_device(allow_cpu: bool) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.studies.gpu", description=(__doc__ or "").partition("\n")[0]
     )

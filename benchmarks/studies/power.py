@@ -205,7 +205,6 @@ def digest_of_method() -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = study_parser("benchmarks.studies.power", __doc__, same=60, slowed=12)
     parser.add_argument("--commit", default="HEAD", help="the commit to study (default: HEAD)")
     parser.add_argument(

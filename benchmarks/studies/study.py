@@ -35,18 +35,10 @@ class Plan(JsonValues):
 
     Attributes
     ----------
-    question : str
-        What it is to find out.
-    arms : str
-        What is compared with what.
     number : str
         Rounds, pairs or comparisons.
     nominal_error : str
         The error rate that its intervals or verdicts promise.
-    stopping : str
-        When it ends.
-    exclusions : str
-        Which results are left out.
     primary : str
         The metric that answers the question.
     """
@@ -85,10 +77,6 @@ def run_study(
     wanted : sequence, or callable
         Keys of the results, in the order in which they are measured; or a function that returns them, called with the
         results so far before each measurement.
-    measure : callable
-        Returns the result of a key.
-    show : callable
-        Called with the results by key, and the console.
     name : callable
         Returns what a key is called while it is measured.
     """

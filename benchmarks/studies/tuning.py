@@ -127,8 +127,6 @@ class Phase(JsonValues):
 
     Attributes
     ----------
-    seconds : float
-        How long it took.
     settings : dict of str to dict
         All settings of the "choice", and those "given"; empty after the first phase.
     rounds : list of dict of str to float
@@ -232,9 +230,7 @@ def render(path: Path) -> str:
 
 def show(regrets: Sequence[Regret], console: Console) -> None:
     """Print the regrets, and how many are as small as wanted."""
-    made = Table(title="regret of the choice against the best of an exhaustive grid")
-    for heading in HEADINGS:
-        made.add_column(heading)
+    made = Table(*HEADINGS, title="regret of the choice against the best of an exhaustive grid")
     for each in regrets:
         made.add_row(*each.cells)
     print_table(made, console)
@@ -316,7 +312,6 @@ def _source(kind: str) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = study_parser("benchmarks.studies.tuning", __doc__, rounds=ROUNDS)
     parser.add_argument(
         "--only", type=comma_separated(WORKLOADS, "workload"), default=tuple(WORKLOADS), metavar="NAME,NAME"

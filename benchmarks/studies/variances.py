@@ -203,7 +203,6 @@ def _costs(servers: Sequence[ServerTimes]) -> list[float]:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = study_parser(
         "benchmarks.studies.variances", __doc__, servers=10, processes=4, epochs=4, photographs=320, image_size=128
     )

@@ -380,7 +380,6 @@ def errors(found: Sequence[Predicted]) -> list[list[str]]:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = study_parser("benchmarks.studies.what_if", __doc__, turns=TURNS)
     parser.add_argument("source", nargs="?", help=f"a folder of photographs (default: {PHOTOGRAPHS}, made once)")
     parser.add_argument(

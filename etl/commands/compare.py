@@ -43,7 +43,6 @@ CONFIGURED = "configured"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     source = parser.add_argument("source", metavar="SOURCE", help=SOURCES)
     add_config_argument(parser, "SOURCE and its options, batch size and dtype; it is compared as `configured`", source)
     data = parser.add_argument_group("strategies and data")

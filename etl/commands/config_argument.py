@@ -12,7 +12,6 @@ from etl.configuration import SIZE, Configuration
 
 
 def add_config_argument(parser: argparse.ArgumentParser, described: str, *positionals: argparse.Action) -> None:
-    """Declare `--config`."""
     parser.add_argument(
         "--config",
         action=_Config,

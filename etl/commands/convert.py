@@ -14,7 +14,6 @@ INTERRUPTED = "no incomplete file was left, and the same command continues after
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("source", type=Path, metavar="STORE", help="the store to read")
     parser.add_argument("target", type=Path, metavar="STORE", help="the store to write; must not exist")
     parser.add_argument("--format", choices=presave.formats(), required=True)

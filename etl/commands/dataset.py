@@ -13,7 +13,6 @@ KINDS = ("photographs", "digits")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="where to write; reused if it holds the same data")
     parser.add_argument("--kind", choices=KINDS, default="photographs", help="default: photographs, an image folder")
     parser.add_argument("--samples", type=int, help="default: 2000 photographs, or all 1797 digits")

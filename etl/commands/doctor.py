@@ -33,7 +33,6 @@ STRATEGIES = ("raw", "async-raw")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument(
         "source",
         nargs="?",

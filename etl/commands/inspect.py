@@ -16,7 +16,6 @@ ONLY_SHOWS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("store", type=Path, metavar="STORE", help="a store of any format; only its manifest is read")
     parser.add_argument("--json", type=output_path, metavar="FILE", help="write the same to FILE, as JSON")
 

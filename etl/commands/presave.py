@@ -36,7 +36,6 @@ INTERRUPTED = "no incomplete file was left, and the same command continues after
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     source = parser.add_argument("source", type=parse_source, metavar="SOURCE", help=SOURCES)
     store = parser.add_argument("store", type=Path, metavar="STORE", help="the store to write; must not exist")
     add_config_argument(parser, "SOURCE and its options, STORE, stage, format and compression", source, store)

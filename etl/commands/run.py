@@ -16,7 +16,6 @@ from etl.commands.output import STANDARD_OUTPUT, check_file_path, output_path, s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("--epochs", type=int, metavar="N", help="end after so many epochs")
     parser.add_argument("--batches", type=int, metavar="N", help="end after so many batches")

@@ -19,7 +19,6 @@ SOURCES = (
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument(
         "--pipeline",
         metavar="package.module:function",

@@ -40,7 +40,6 @@ INTERRUPTED = "strategies that were finished are kept, and the same command goes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("source", metavar="SOURCE", help=SOURCES)
     data = parser.add_argument_group("strategies and data")
     data.add_argument(

@@ -11,7 +11,6 @@ from etl.commands.output import deliver, output_path, progress_bar, save_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("store", type=Path, metavar="STORE")
     parser.add_argument("--trusted", action="store_true", help="read files that are links, wherever they lead")
     parser.add_argument("--json", type=output_path, metavar="FILE", help="write the faults to FILE, as JSON")

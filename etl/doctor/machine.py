@@ -51,10 +51,6 @@ class Machine:
         CPUs that this process may use.
     cores : int or None
         Physical cores that this process may use; None if unknown.
-    cpu_name : str
-        Name of the CPU.
-    extensions : frozenset of str
-        Instruction set extensions of the CPU.
     variables : mapping of str to str
         Environment variables that choose backends, threads and kernels.
     missing : tuple of str

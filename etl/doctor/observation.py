@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -24,10 +24,6 @@ from etl.runtime import Collections, CollectionWatch
 from etl.runtime.resources import rank_cpus
 from etl.watching.diagnosis import Diagnosis, diagnose
 from etl.watching.session import Session
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
 
 TRACED_BATCHES = 2
 # Functions that take a tensor out of torch.
@@ -323,10 +319,8 @@ class DenseDepth(TorchFunctionMode):
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,8 +47,7 @@ def profiled(path: Path) -> Iterator[None]:
     process or writes no file.
     """
     check_profile_path(path)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
     command = [_py_spy(), "record", "--pid", str(os.getpid()), "--output", str(path), "--format", FORMATS[path.suffix]]
     options = ["--rate", str(SAMPLES_PER_SECOND), "--subprocesses", "--threads"]
     spy = subprocess.Popen(

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch
 
@@ -20,9 +20,6 @@ from etl.training.fit import no_batches_reason
 from etl.training.ranks import find_ranks
 from etl.training.step import Loss, TrainingStep, default_loss, unwrapped
 from etl.training.synchronisation import is_wrapped
-
-if TYPE_CHECKING:
-    from typing import Self
 
 LEARNING_RATE = 0.0
 

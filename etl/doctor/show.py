@@ -55,8 +55,7 @@ def show_examination(examination: Examination, console: Console) -> None:
 
 def show_stages(times: StageTimes, console: Console) -> None:
     """Print the milliseconds of each stage, warm and cold, and the speed of reading."""
-    table = Table(title="One record in one thread, stage by stage")
-    table.add_column("stage")
+    table = Table("stage", title="One record in one thread, stage by stage")
     for name in ("warm, ms", "cold, ms", "share, warm"):
         table.add_column(name, justify="right")
     total = sum(each.warm for each in times.stages)
@@ -81,8 +80,7 @@ def show_stages(times: StageTimes, console: Console) -> None:
 
 def show_heap(heap: Heap, console: Console) -> None:
     """Print the types that take the most memory, and the types that leak."""
-    table = Table(title=f"{heap.objects:,} objects on the heap")
-    table.add_column("type")
+    table = Table("type", title=f"{heap.objects:,} objects on the heap")
     table.add_column("objects", justify="right")
     table.add_column("MB", justify="right")
     for each in heap.types[:SHOWN_TYPES]:

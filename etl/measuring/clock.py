@@ -275,13 +275,7 @@ def run_epoch(
 
 
 def seconds_of_step(step: Step, batches: Sequence[Any], seconds: float, min_steps: int = 1) -> float:
-    """Return the mean seconds of a step on batches in memory, while nothing else runs.
-
-    Parameters
-    ----------
-    step : callable or DeviceStep
-        Called with each batch.
-    """
+    """Return the mean seconds of a step on batches in memory, while nothing else runs."""
     finish = step.finish if isinstance(step, DeviceStep) else None
     if finish is not None:
         finish()  # one may be in flight

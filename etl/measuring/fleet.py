@@ -35,13 +35,12 @@ class Fleet:
 
     A server that failed may be in any state, and one that was interrupted may answer late. A server that cannot fork is
     replaced after each sample. Each time that the context is entered, other servers are started.
+    A `timeout` is the seconds that an answer may take, by default those of the server.
 
     Parameters
     ----------
     start : callable
         Returns a new server, called with its number.
-    count : int
-        Servers.
 
     Attributes
     ----------
@@ -74,22 +73,11 @@ class Fleet:
         self._each(self._ready)
 
     def sample(self, name: str, request: Request, timeout: float | None = None) -> Answer:
-        """Return the answer of a session of the first server alone, with this single request.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds that the answer may take; by default those of the server.
-        """
+        """Return the answer of a session of the first server alone, with this single request."""
         return self._all([partial(self._sample, 0, name, request, timeout)])[0]
 
     def sample_all(self, name: str, requests: Sequence[Request], timeout: float | None = None) -> list[Answer]:
         """Return the answers of all servers, each to its own request.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds that the answers may take; by default those of the servers.
 
         Raises
         ------
@@ -110,8 +98,6 @@ class Fleet:
         ----------
         name : str, optional
             Name of what is measured, for errors; by default that of the server.
-        timeout : float, optional
-            Seconds that each answer may take; by default those of the server.
         """
         self.wait_until_ready()
         server = self._started(0)

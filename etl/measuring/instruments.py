@@ -17,8 +17,6 @@ class Instruments(JsonValues):
 
     Attributes
     ----------
-    path : str
-        The folder.
     digest : str
         128 bits of the names and bytes of its modules, as hexadecimal digits.
     """

@@ -77,7 +77,6 @@ def join_samples(samples: Sequence[AnySample], are_together: bool | None = None)
             RankSample(
                 epoch=each.epoch,
                 first_batch=each.stalls[0][0],
-                compute_alone=each.compute_alone,
                 waits=Split(float(waits[rank, :first].sum()), float(waits[rank, first:].sum()))
                 if are_together
                 else None,

@@ -20,8 +20,6 @@ class Rank(JsonValues):
 
     Attributes
     ----------
-    number, world_size : int
-        The rank, and the number of ranks.
     meeting : str or None
         File in which the ranks meet, see `Meeting`. None if this rank runs alone, or while the others do not compute.
     cpus : list of int

@@ -75,8 +75,6 @@ class Rounds(Generic[Variant, Sample]):
         Decides the order in each round (`balanced_order`); None draws one.
     begin : callable or None
         Called with the number of a round in which there is something to measure; returns a context manager around it.
-    progress : callable or None
-        Called with a variant and the number of the round before each sample.
     on_failure : callable or None
         Called with a variant and the error that it failed with.
     note : callable or None
@@ -84,8 +82,6 @@ class Rounds(Generic[Variant, Sample]):
 
     Attributes
     ----------
-    seed : int
-        The seed.
     samples : dict
         Samples by variant and round.
     places : dict
@@ -104,13 +100,11 @@ class Rounds(Generic[Variant, Sample]):
         seed: int | None = None,
         taken: Mapping[Variant, Mapping[int, Sample]] | None = None,
         begin: Callable[[int], AbstractContextManager[object]] | None = None,
-        progress: Callable[[Variant, int], None] | None = None,
         on_failure: Callable[[Variant, MeasurementError], None] | None = None,
         note: Callable[[tuple[Variant, int], Sample], None] | None = None,
     ) -> None:
         self._take = take
         self._begin = begin or contextlib.nullcontext
-        self._progress = progress or _do_nothing
         self._on_failure = on_failure or _do_nothing
         self._note = note or _do_nothing
         self.seed = secrets.randbits(32) if seed is None else seed
@@ -142,7 +136,6 @@ class Rounds(Generic[Variant, Sample]):
         missing = [each for each in order if each in chosen - self.failed.keys() and number not in self.samples[each]]
         with self._begin(number) if missing else contextlib.nullcontext():
             for variant in missing:
-                self._progress(variant, number)
                 position = sum(number in samples for samples in self.samples.values())
                 self.places[variant][number] = SamplePlace(position, time.time())
                 try:

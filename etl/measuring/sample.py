@@ -89,24 +89,17 @@ class RankSample(JsonValues):
 
     Attributes
     ----------
-    epoch : EpochMetrics
-        Times of the epoch, in seconds.
     first_batch : float
         Seconds of the stall before the first batch.
-    compute_alone : float
-        Seconds per step with nothing else running but the other ranks.
     waits : Split or None
         The part of its steps in which it waited for ranks whose batches came later. None if ranks do not wait for each
         other in every step.
     last : int
         Steps that it began later than all other ranks.
-    cpus : list of int
-        CPUs that it was bound to.
     """
 
     epoch: EpochMetrics
     first_batch: float
-    compute_alone: float
     waits: Split | None
     last: int
     cpus: list[int]
@@ -120,8 +113,6 @@ class Sample(JsonValues):
 
     Attributes
     ----------
-    epoch : EpochMetrics
-        Times of the epoch.
     etl_alone : Split or None
         Times of an epoch of loading alone; None if it was not measured.
     stalls : list of list of float
@@ -146,16 +137,10 @@ class Sample(JsonValues):
         CPUs that the process was bound to.
     torch_threads : int
         Compute threads; 0 if torch was not loaded.
-    device : str
-        Device of compute.
     misplaced_pages, unreported_files : int
         Pages of its files that were not in the requested cache state, and files for which this cannot be checked.
-    timeline : Spans
-        Spans of the first batches.
     steps : StepTimes or None
         Moments of the steps, if this is one of several ranks.
-    ranks : list of RankSample
-        The ranks, if this is a sample of several.
     etl_cpu_seconds : float or None
         CPU time of the epoch of loading alone; None if it was not measured.
     cached_alone : CachedEpoch or None

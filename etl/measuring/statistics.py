@@ -125,9 +125,7 @@ def paired_ratios(above: Mapping[int, float], below: Mapping[int, float]) -> lis
     return [above[number] / below[number] for number in sorted(above.keys() & below.keys())]
 
 
-def ratio_intervals(
-    walls: Mapping[Name, Mapping[int, float]], reference: Name, confidence: float = CONFIDENCE
-) -> dict[Name, Interval]:
+def ratio_intervals(walls: Mapping[Name, Mapping[int, float]], reference: Name) -> dict[Name, Interval]:
     """Return the ratio of each arm to one of them, with intervals that hold together.
 
     The estimate is the ratio of the mean times, so that rates and ratios of a table agree. In each round a ratio
@@ -171,13 +169,13 @@ def ratio_intervals(
             each: Interval(math.exp(centre), None, None, count) for each, centre in zip(rivals, centres, strict=True)
         }
     errors = deviations.std(axis=0, ddof=1) / math.sqrt(count)
-    half = _worst_deviation(deviations, confidence) * errors
+    half = _worst_deviation(deviations) * errors
     ends = zip(rivals, np.exp(centres), np.exp(centres - half), np.exp(centres + half), strict=True)
     return {each: Interval(float(middle), float(low), float(high), count) for each, middle, low, high in ends}
 
 
-def _worst_deviation(deviations: np.ndarray, confidence: float) -> float:
-    """Return how many standard errors the worst of several means is off with a probability of 1 - `confidence`.
+def _worst_deviation(deviations: np.ndarray) -> float:
+    """Return how many standard errors the worst of several means is off with a probability of 1 - `CONFIDENCE`.
 
     Parameters
     ----------
@@ -194,7 +192,7 @@ def _worst_deviation(deviations: np.ndarray, confidence: float) -> float:
     squares = (deviations**2).mean(axis=0)
     spread = np.sqrt(np.maximum(squares - means**2, 0.0) / (count - 1))
     off = np.divide(np.abs(means), spread, out=np.zeros_like(means), where=spread > 0)
-    return float(np.quantile(off.max(axis=1), confidence, method="higher"))
+    return float(np.quantile(off.max(axis=1), CONFIDENCE, method="higher"))
 
 
 def _signed_rank_cut(count: int, tail: float) -> int:

@@ -146,7 +146,7 @@ def _collect_columns(value: Any, count: int, found: list[Sequence[Any]]) -> None
         library = library_of(value)
         if library is not None and library.shape_of(value):
             found.append(value)
-    elif len(children) == count and all(_is_number_or_text(each) for each in children):
+    elif len(children) == count and all(each is None or isinstance(each, SCALARS) for each in children):
         found.append(children)  # such as the name of each record
     else:
         for child in children:
@@ -224,10 +224,6 @@ def _kind_of(value: Any) -> Any:
     if isinstance(value, Mapping):
         return type(value), tuple(zip(value, kinds, strict=True))
     return type(value), frozenset(kinds) if isinstance(value, list) else tuple(kinds)
-
-
-def _is_number_or_text(value: Any) -> bool:
-    return value is None or isinstance(value, SCALARS)
 
 
 def describe(value: Any) -> str:

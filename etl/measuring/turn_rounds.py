@@ -88,8 +88,6 @@ class Pair:
 
     Attributes
     ----------
-    a, b : Arm
-        The arms.
     turns : callable
         Called with what A answered when it was opened; returns the turns by metric.
     is_same_work : bool

@@ -22,8 +22,6 @@ class OpenedArm(JsonValues):
 
     Attributes
     ----------
-    work : DoneWork
-        The work of one epoch.
     seconds : mapping of str to float
         Seconds of an epoch, by metric.
     memory : int

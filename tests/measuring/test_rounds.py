@@ -58,7 +58,12 @@ def test_which_round_of_a_pair_comes_first_is_not_tied_to_its_number() -> None:
 
 def test_each_variant_is_measured_once_a_round_in_balanced_order() -> None:
     taken: list[list[str]] = [[] for _ in range(8)]
-    rounds = Rounds(NAMES, lambda name, number: (name, number), progress=lambda name, n: taken[n].append(name))
+
+    def take(name: str, number: int) -> tuple[str, int]:
+        taken[number].append(name)
+        return name, number
+
+    rounds = Rounds(NAMES, take)
     rounds.run(8)
     assert rounds.finished == 8
     assert taken == [[NAMES[arm] for arm in order] for order in orders(4, 8, rounds.seed)]

@@ -81,6 +81,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> LoadingCosts
     first = statistics.median(split.first for _, split in alone)
     cpu_seconds = statistics.median((each.etl_cpu_seconds or 0.0) / each.epoch.batches for each, _ in alone)
     parts = parts_of(samples, scale)
+    one_cpu = measured.profile.on_one_cpu
     disk = 0.0
     if settings.cache == "cold":
         cached = [(each, each.cached_alone) for each, _ in alone if each.cached_alone is not None]
@@ -110,7 +111,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> LoadingCosts
         is_on_device=measured.profile.device != "cpu",
         waits_for_steps=settings.waits_for_steps,
         apart=_slowdowns(measured, lambda each: each.compute + each.loading <= cpus, (1.0, 1.0)),
-        on_one_cpu=_on_one_cpu(measured.profile),
+        on_one_cpu=ONE_CPU if one_cpu is None else (one_cpu.loading_slowdown, one_cpu.compute_slowdown),
         shared=_slowdowns(measured, lambda each: each.compute + each.loading > cpus, (2.0, 2.0)),
         harness_seconds=parts.harness_seconds / scale.batches,
     )
@@ -176,11 +177,6 @@ def _compute_seconds(measured: Measurements, candidate: Candidate, threads: CpuS
         return {threads.compute: alone}
     speed = alone / profiled[threads.compute]
     return {count: speed * seconds for count, seconds in profiled.items()}
-
-
-def _on_one_cpu(profile: PipelineProfile) -> Slowdowns:
-    found = profile.on_one_cpu
-    return ONE_CPU if found is None else (found.loading_slowdown, found.compute_slowdown)
 
 
 def _slowdowns(measured: Measurements, is_kind: Callable[[CpuSplit], bool], unknown: Slowdowns) -> Slowdowns:

@@ -20,12 +20,8 @@ class PreparedWork:
         CPUs of each rank, for loading and compute together.
     source_records, records : int
         Records of the source, and those that were measured.
-    presave_stage : str
-        Stage after which records are presaved.
     candidates, stage_candidates : list of Candidate
         Candidates that are compared, in the requested order, and those that show where to presave.
-    names : dict of Candidate to str
-        Names in reports.
     tried : dict of Candidate to TriedLoader
         First tries of user loaders, by origin.
     part_batches : dict of Candidate to int or None

@@ -45,16 +45,10 @@ class Measurements:
     ----------
     started_at : str
         Start of the comparison, in ISO format.
-    seconds : float
-        Duration of the comparison.
     affinity : list of int
         CPUs that every process was bound to.
-    memory_nbytes : int
-        Memory limit of a strategy.
     trials : dict
         Seconds per batch with each CPU split, by candidate.
-    writing : dict
-        Cost of each store.
     prepared : dict
         Cost of what the user's loaders prepare, by candidate; without those that prepare nothing.
     checks : dict
@@ -67,18 +61,10 @@ class Measurements:
         Samples of loading alone, by candidate and round: of stores after other stages, which are not compared.
     randomness : str or None
         Sentence that says how records of the source differ from one reading to the next; None if they do not.
-    rounds : int
-        Completed rounds.
-    stopped_early : bool
-        True if the rounds ended early, by an interruption or an error.
     end_reason : str
         Error that ended the rounds early; empty if none did.
-    timelines : list of Timeline
-        One timeline per strategy.
     gave_way : str
         What gave way to the time budget; empty if nothing did.
-    order_seed : int
-        Seed of the order of the strategies within each round.
     places : dict
         Position and time of each sample, by candidate and round.
     retaken, disturbed : list of str

@@ -47,8 +47,6 @@ class Evidence:
         True if it ran in the Python of the comparison.
     sameness : Sameness
         How far its records are those of the reference.
-    threads : CpuSplit
-        The threads that it was given.
     writing : WrittenStore or None
         The cost of its store; None if it reads none.
     has_unknown_files : bool
@@ -75,10 +73,6 @@ class FairnessConditions:
     ----------
     affinity : sequence of int
         CPUs that every process was bound to.
-    memory_nbytes : int
-        Memory limit.
-    rounds : int
-        Completed rounds.
     randomness : str or None
         Sentence that says how records differ from one reading to the next; None if they do not.
     retaken : int

@@ -369,8 +369,6 @@ def assign_groups(
         Pairs that may be chosen.
     sizes : integer array of shape (groups,)
         Rows that each group can take.
-    rows : int
-        Number of rows.
     """
     edges: list[list[tuple[int, float]]] = [[] for _ in range(rows)]
     for one, to, length in zip(row.tolist(), group.tolist(), distance.tolist(), strict=True):

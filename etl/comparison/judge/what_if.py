@@ -38,14 +38,8 @@ class LoadingCosts:
 
     Attributes
     ----------
-    batches : float
-        Batches of an epoch.
-    cpus : int
-        CPUs that were used.
     is_ahead : bool
         True if threads or processes load during compute; False if the training loop loads.
-    threads : CpuSplit
-        The CPU split that was measured.
     load_seconds : float
         Loading with these threads and nothing else running.
     start_seconds : float
@@ -65,8 +59,6 @@ class LoadingCosts:
         Compute alone, by number of threads. On a device, the number does not matter.
     is_on_device : bool
         True if compute takes no CPU.
-    waits_for_steps : bool
-        True if the loop waits for the device after every step.
     apart, shared, on_one_cpu : (float, float)
         Factors by which loading and compute slow each other down on the CPUs: if each thread has one of its own, if
         there are more threads than CPUs, and if there is one CPU.

@@ -50,14 +50,8 @@ class PipelineProfile(JsonValues):
 
     Attributes
     ----------
-    stages : list of StageProfile
-        Each stage in one thread.
     compute_seconds : dict
         Seconds per step with nothing else running, by number of threads (as text).
-    splits : list of SplitProfile
-        Loading and compute at the same time, for each CPU split.
-    copy_bytes_per_second : float
-        Memory bandwidth of one copying thread.
     device : str
         Device of compute; "none" if compute is simulated.
     on_one_cpu : SplitProfile or None
@@ -102,12 +96,8 @@ class TuningSample(JsonValues):
         Until the first step was done.
     seconds_per_batch : float
         In the middle of the epoch.
-    peak_memory : int
-        Peak memory in bytes, of the process and its workers together, in batches that were not timed.
-    throttled : float
-        Share of the periods of a CPU quota in which it was used up.
-    device : str
-        Device of compute.
+    peak_memory, throttled, device : int, float, str
+        Those of the `Sample`.
     """
 
     first_seconds: float
@@ -138,8 +128,6 @@ class TriedLoader(JsonValues):
     ----------
     seconds_per_batch : float
         Mean of the batches after the first.
-    batches, samples : int
-        Batches and records that were loaded.
     has_ended : bool
         True if its epoch ended within the try.
     epoch_batches : int or None
@@ -203,8 +191,6 @@ class CheckedEpoch(JsonValues):
         Pages of all batches, and those of them that were not in memory although they had been touched.
     unread : str
         Arrays that were not read while loading was timed, and why; empty if all were.
-    peak_memory : int
-        Peak memory in bytes, of the process and its workers together.
     left_behind : list of str
         Command lines of processes that were still running after the loader was closed.
     printed_lines : int

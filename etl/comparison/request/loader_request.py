@@ -26,18 +26,12 @@ class UserLoader(JsonValues):
         Folder or file of the records; None if they are not files.
     files : list of str
         Files that an epoch reads, besides those that `prepare` writes.
-    folder : str
-        Folder of the loader.
     records : int or None
         Records of an epoch; None if the number is unknown.
     cpus : int
         CPUs for loading and compute together, of each rank.
     batches : int or None
         Batches of an epoch that are measured; None for all.
-    rank : Rank
-        The rank that it loads for.
-    conditions : Conditions
-        What holds for all loaders.
     settings : dict of str to str, int, float, bool or None
         Chosen values of its settings.
     """

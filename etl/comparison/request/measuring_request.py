@@ -22,16 +22,10 @@ class MeasuringRequest(JsonValues):
     ----------
     action : str
         The action. "first_try" prepares the files of a user's loader; one without files is tried at once.
-    records : int
-        Records that are selected.
     affinity : list of int
         CPUs that the process is bound to.
-    rank : Rank
-        The rank that it loads and computes for.
     candidate : Candidate or None
         The way to load; None for "profile" and "write".
-    threads : CpuSplit or None
-        Its CPU split.
     loader : UserLoader or None
         Its loader, if it is a user's.
     compute_threads : int or None

@@ -65,8 +65,6 @@ class Settings(Conditions):
         Memory limit of a strategy; None for the memory that is free, within the limits of the container.
     size : int
         Side of the images in pixels.
-    decoder : str
-        Image decoder.
     split : str or None
         Part of a data set that has several, such as "test".
     table_options : dict

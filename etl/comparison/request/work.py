@@ -44,11 +44,6 @@ class Work:
     cpus : int
         CPUs for loading and compute together, of each rank if there are several.
 
-    Attributes
-    ----------
-    rank : Rank
-        The rank that this process loads and computes for.
-
     Raises
     ------
     ValueError

@@ -129,14 +129,12 @@ class ComparisonRounds:
             self._rounds.drop_unfinished()
 
     def _etl_alone_seconds(self) -> float:
-        alone = [one.etl_alone for each in self.samples.values() for one in each.values()]
-        alone += [one.etl_alone for each in self.loads.values() for one in each.values()]
+        alone = [one.etl_alone for each in self._rounds.variants for one in self._rounds.samples[each].values()]
         return sum(each.total for each in alone if each is not None)
 
     def _take_round(self) -> None:
         loading_only = self._loading_only if self.done < self._etl_alone_rounds else []
-        chosen = [each for each in (*self._recipes, *loading_only) if each in self._rounds.variants]
-        self._rounds.take_round(chosen)
+        self._rounds.take_round([*self._recipes, *loading_only])
 
     @contextmanager
     def _begin(self, number: int) -> Iterator[None]:  # noqa: ARG002 - all rounds begin alike

@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import etl
 from etl.comparison.request.answers import (
@@ -40,9 +39,6 @@ from etl.measuring.values import JsonValues
 from etl.runtime.device_memory_policy import variables_of
 from etl.runtime.resources import available_nbytes
 from etl.training.compute import INFERENCE
-
-if TYPE_CHECKING:
-    from typing import Self
 
 ANSWER_SECONDS = 900.0
 # The common server may take this long to import everything but the modules of user loaders.
@@ -285,9 +281,7 @@ class MeasuringProcesses:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with ExitStack() as closing:  # all of them, also if one is interrupted
             for each in (self._servers, *self._ready, *self._alone.values()):
                 closing.callback(each.close)

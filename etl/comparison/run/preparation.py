@@ -63,8 +63,6 @@ class Preparation:
         Those that failed only in trials of CPU splits, and can still run.
     lost : float
         Seconds of candidates that failed. They are not taken from the others.
-    writing : dict
-        Cost of each store.
     prepared : dict
         Cost of what user loaders prepare, by origin.
     randomness : str or None
@@ -166,12 +164,14 @@ class Preparation:
                 continue
             self._prepared_for[origin] = len(workload.records)
             self._progress("write", number, len(workload.tried))
-            restricted, prepared = workload.restrict(origin), self.prepared.get(origin)
-            if restricted and prepared is not None:
+            gets_selected, prepared = workload.gets_selected(origin), self.prepared.get(origin)
+            if gets_selected:  # other records than in its try: it begins anew in an empty folder
+                shutil.rmtree(workload.user_loader_folder(origin), ignore_errors=True)
+            if gets_selected and prepared is not None:
                 with self.left_out(candidate, "when it prepared its files"):
                     prepared = self._processes.prepare(origin)
             if prepared is not None:
-                records = len(workload.records if restricted else workload.source)
+                records = len(workload.records if gets_selected else workload.source)
                 self.prepared[origin] = replace(prepared, records=records)
 
     def set_prepared_records(self, records: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,16 +188,6 @@ class Workload(Work):
         origins = [each.origin for each in self.candidates()]
         return self.folder / "strategies" / str(origins.index(candidate.origin))
 
-    def restrict(self, candidate: Candidate) -> bool:
-        """Begin anew in an empty folder if the records of this user loader have changed since its try.
-
-        Return False if it cannot be given fewer records than the source has, so that nothing has changed for it.
-        """
-        if not self.gets_selected(candidate):
-            return False
-        shutil.rmtree(self.user_loader_folder(candidate), ignore_errors=True)
-        return True
-
     def link_records(self) -> None:
         """Make a folder with links to the files of the selected records, if they are some files of a folder.
 
@@ -226,7 +215,7 @@ class Workload(Work):
             return self.settings.epoch_batches
         if self.gets_selected(candidate):
             return None
-        of_all, recipe = self.tried[candidate.origin].epoch_batches, self._partial(candidate, self._selected_batches)
+        of_all, recipe = self.tried[candidate.origin].epoch_batches, self._of_selected(candidate)
         count = recipe.batches or self._selected_batches
         return None if of_all is not None and count >= of_all else count
 
@@ -253,15 +242,12 @@ class Workload(Work):
         """
         if candidate.is_foreign and (limit := self.batches_of(candidate)) is not None:
             return Recipe(limit, min(self.start_up_batches(candidate), max(1, limit - 1)))
-        return self._partial(candidate, self._selected_batches) if self.is_partial else self._whole(candidate)
+        return self._of_selected(candidate)
 
-    def _whole(self, candidate: Candidate) -> Recipe:
-        return Recipe(None, self.start_up_batches(candidate))
-
-    def _partial(self, candidate: Candidate, selected: int) -> Recipe:
-        measured, start_up = selected - self.margin_batches, self.start_up_batches(candidate)
-        if measured < 1:
-            return self._whole(candidate)
+    def _of_selected(self, candidate: Candidate) -> Recipe:
+        measured, start_up = self._selected_batches - self.margin_batches, self.start_up_batches(candidate)
+        if not self.is_partial or measured < 1:
+            return Recipe(None, start_up)
         # Processes that begin together deliver together.
         tried = self.tried.get(candidate.origin)
         workers = max(1, tried.workers) if tried is not None else 1

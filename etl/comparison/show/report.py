@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 from etl.comparison.judge.report import ReportData
 from etl.comparison.show.page import framed, render_page
 from etl.comparison.show.report_table import as_text, show_report
 from presave.files import usual_mode, write_atomically
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 @dataclass(frozen=True, repr=False)

@@ -160,8 +160,7 @@ def _strategies(report: ReportData, wall: str, epoch: Scale, is_whole: bool) -> 
 
 
 def _ranks(report: ReportData, epoch: Scale) -> Table:
-    table = Table(title=f"Ranks: {epoch.unit} per epoch", caption=RANKS_LEGEND)
-    table.add_column("strategy")
+    table = Table("strategy", title=f"Ranks: {epoch.unit} per epoch", caption=RANKS_LEGEND)
     for column in ("rank", "wall", "stall", "host wait", "steps", "waits", "MB"):
         table.add_column(column, justify="right")
     for result in report.strategies:

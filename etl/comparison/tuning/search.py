@@ -36,12 +36,8 @@ class Arm:
 
     Attributes
     ----------
-    candidate : Candidate
-        The way to load.
     changes : dict
         Settings that differ from those that were given.
-    samples : list of TuningSample
-        All samples.
     rounds : dict of int to float
         Seconds of an epoch, by round: the geometric mean of its two turns.
     failed : str

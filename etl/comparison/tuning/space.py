@@ -54,11 +54,6 @@ class Space:
     """The configurations of a candidate.
 
     A configuration is a dict with a value for each setting. Two that differ only in settings without effect are equal.
-
-    Attributes
-    ----------
-    given : dict
-        The configuration as it was given.
     """
 
     def __init__(self, candidate: Candidate, dimensions: Iterable[Dimension], cpus: int) -> None:

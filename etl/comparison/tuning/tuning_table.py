@@ -99,9 +99,7 @@ def _table(strategy: TunedStrategy, shown: list[int]) -> Table:
     epoch, prepare = time_scale(each.seconds for each in costs), time_scale(each.prepare_seconds for each in costs)
     disk, memory = byte_scale(each.disk_nbytes for each in costs), byte_scale(each.memory_nbytes for each in costs)
     has_ratios = any(each.ratio is not None for each in configurations)
-    table = Table()
-    table.add_column("#")
-    table.add_column("settings")
+    table = Table("#", "settings")
     numbers = [f"epoch, {epoch.unit}", *(("ratio", "95% interval") if has_ratios else ())]
     numbers += [f"prepare, {prepare.unit}", f"disk, {disk.unit}"] if strategy.is_prepared else []
     for heading in (*numbers, f"memory, {memory.unit}"):

@@ -13,13 +13,7 @@ from etl.measuring.structure import record_count
 
 
 class EpochRecorder:
-    """Records the content of an epoch.
-
-    Attributes
-    ----------
-    digests, records : list of str
-        Digests of the batches and of the records so far.
-    """
+    """Records the content of an epoch."""
 
     def __init__(self) -> None:
         self.digests: list[str] = []

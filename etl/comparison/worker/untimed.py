@@ -126,8 +126,6 @@ def check_epoch(
 
     Parameters
     ----------
-    limit : int or None
-        Batches that are an epoch; None for all that the loader has.
     time_threads : callable, optional
         Called with the compute and a batch at the end; returns the seconds of a step by number of threads.
     """
