@@ -143,12 +143,7 @@ def wait_for(workers: Sequence[AnyWorker], seconds: float) -> bool:
 def wait_while_busy(workers: Sequence[Worker], seconds: Callable[[], float], done: Callable[[], int]) -> bool:
     """Wait until `workers` have ended, and give up when they are too slow; return whether they have.
 
-    Parameters
-    ----------
-    seconds : callable
-        Returns the seconds within which one of them must end or get something done.
-    done : callable
-        Returns a number that changes when something is done.
+    Within `seconds()`, they must have ended, or `done()` must have changed, a number of what they got done.
     """
     while True:
         before, deadline = done(), time.monotonic() + seconds()
@@ -175,12 +170,6 @@ def shielded(function: Callable[[], T]) -> T:
     """
     if threading.get_ident() != threading.main_thread().ident or _exit_deadline is not None:
         return function()
-    # Not a `Thread`, which would itself have to be started in another thread.
-    return result_of(function, lambda run: _thread.start_new_thread(run, ()))
-
-
-def result_of(function: Callable[[], T], start_in_thread: Callable[[Callable[[], None]], object]) -> T:
-    """Return `function()`, called in the thread in which `start_in_thread` starts what it is given."""
     outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def run() -> None:
@@ -189,7 +178,8 @@ def result_of(function: Callable[[], T], start_in_thread: Callable[[Callable[[],
         except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits
             outcome.put((None, error))
 
-    start_in_thread(run)
+    # Not a `Thread`, which would itself have to be started in another thread.
+    _thread.start_new_thread(run, ())
     result, error = outcome.get()
     if error is None:
         returned: T = result
