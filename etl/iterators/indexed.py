@@ -20,7 +20,6 @@ from etl.runtime.boundaries import batch_boundary
 from etl.sources.identity import digest_difference
 from etl.sources.record import RecordSequence, source_name
 from etl.stages.cursor import IDLE, Cursor, ThreadCursor
-from etl.stages.dtypes import find_dtype
 
 
 class IndexedIterator(BatchIterator):
@@ -35,7 +34,6 @@ class IndexedIterator(BatchIterator):
     records: RecordSequence | None = None
 
     def __init__(self, sampler: Sampler, loader: Loader, dtype: str | None, *, reuse: bool = True) -> None:
-        find_dtype(dtype)
         register_pytree()
         self._sampler = sampler
         self._loader = loader
