@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from etl.sources.record import Record
 from etl.stages.dtypes import find_dtype
+from presave import Record
 
 
 @dataclass(frozen=True)

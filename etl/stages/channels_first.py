@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from etl.sources.record import Record
+from presave import Record
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from etl.sources.record import Record
+from presave import Record
 
 # The weights of red, green and blue in brightness (ITU-R BT.601, which Pillow and torchvision use).
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from etl.images import jpeg_crop, pillow, turbo
-from etl.sources.record import Record
 from etl.stages.random_resized_crop import DecodedCrop, RandomResizedCrop
 from etl.stages.resize import Resize
 from etl.stages.stage import ADDED_LATER, AnyStage
+from presave import Record
 
 # Functions from encoded bytes to a Pillow image or an array of pixels.
 DECODERS: dict[str, Callable[[np.ndarray, tuple[int, int] | None], Any]] = {

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etl.kernels import CHANNELS, find_normalise_rows
-from etl.sources.record import Record
 from etl.stages.collate import check_shape
+from presave import Record
 
 # Mean and standard deviation of ImageNet's training images, for pixels from 0 to 1 (Krizhevsky's statistics, as
 # torchvision publishes them with its pretrained models: https://pytorch.org/vision/stable/models.html).

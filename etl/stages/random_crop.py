@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from etl.sources.record import Record
+from presave import Record
 
 
 @dataclass(frozen=True)

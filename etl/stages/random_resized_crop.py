@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from etl.sources.record import Record
 from etl.stages.resize import Resize
+from presave import Record
 
 MAX_TRIES = 10
 

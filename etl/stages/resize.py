@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from etl.images import pillow, turbo
-from etl.sources.record import Record
 from etl.stages.collate import write_value
 from etl.stages.stage import ADDED_LATER
+from presave import Record
 
 RESIZERS = ("pillow", "opencv")
 
