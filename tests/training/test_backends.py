@@ -171,13 +171,6 @@ def test_values_that_torch_has_no_dtype_for_are_named_with_their_field_and_dtype
         etl.backend("cpu").put((np.zeros((len(array), 1)), array))
 
 
-def test_the_cpu_leaves_out_what_a_batch_has_not() -> None:
-    put = etl.backend("cpu").put(etl.Batch(np.zeros((2, 3), np.float32), None))
-    assert put.labels is None
-    assert put.features_mask is None
-    assert put.labels_mask is None
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_placing_a_model_gives_its_floating_parameters_the_dtype_in_place(dtype: str) -> None:
     model = torch.nn.BatchNorm1d(3)
@@ -206,15 +199,3 @@ def test_without_torch_batches_are_loaded_all_the_same() -> None:
         "print(sum(b.records for b in etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 2))))"
     )
     assert output_of("-c", code) == "5\n"
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_halves_batches_and_weights(dtype: str) -> None:
-    def nbytes(dtype: str) -> tuple[int, int]:
-        records = [{"features": np.ones(16, np.float32), "label": 0} for _ in range(4)]
-        with etl.RawIterator(records, etl.Pipeline([]), batch_size=4, dtype=dtype) as iterator:
-            features = next(iter(iterator)).features
-        model = etl.backend("cpu").place(torch.nn.Linear(16, 2), dtype)
-        return features.nbytes, sum(each.nbytes for each in model.parameters())
-
-    assert [2 * each for each in nbytes(dtype)] == list(nbytes("float32"))
