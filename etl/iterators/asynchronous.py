@@ -290,6 +290,10 @@ class AsyncIterator(AheadIterator):
             self._end_whole_epoch()
         super().settle()
 
+    def forget_skipped(self) -> None:
+        self._skipped = SkippedRecords()
+        super().forget_skipped()
+
     def state_dict(self) -> State:
         if self._prefetch_size == 0:
             return self._iterator.state_dict()
