@@ -81,7 +81,7 @@ class Decode:
             return _DecodeCrop(following)
         takes_image = type(following) in (Resize, RandomResizedCrop)
         keeps_image = takes_image and getattr(following, "resizer", None) == self.decoder == "pillow"
-        return _DecodeForResize(self) if keeps_image else self
+        return _DecodeForResize(self) if keeps_image and type(self).__call__ is Decode.__call__ else self
 
 
 @dataclass(frozen=True)
