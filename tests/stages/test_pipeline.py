@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -234,12 +235,30 @@ def test_settings_of_every_kind_of_stage_are_in_the_fingerprint() -> None:
 
         return scale
 
+    def scale_by_default(factor: float) -> Callable[[Record], Record]:
+        return lambda record, factor=factor: {**record, "features": record["features"] * factor}
+
+    def scale_by_keyword(factor: float) -> Callable[[Record], Record]:
+        def scale(record: Record, *, factor: float = factor) -> Record:
+            return {**record, "features": record["features"] * factor}
+
+        return scale
+
+    def scale_partially(*arguments: float, **keywords: float) -> Any:
+        stage = functools.partial(scale_by, *arguments, **keywords)
+        stage.name = "scaled"  # type: ignore[attr-defined]
+        return stage
+
     pairs: list[tuple[AnyStage, AnyStage]] = [
         (Crop(10), Crop(20)),
         (Crop(10).cut, Crop(20).cut),
         (Slotted(10), Slotted(20)),
         (Fields(10), Fields(20)),
         (scale_by(2), scale_by(3)),
+        (scale_by_default(2), scale_by_default(3)),
+        (scale_by_keyword(2), scale_by_keyword(3)),
+        (scale_partially(2), scale_partially(3)),
+        (scale_partially(factor=2), scale_partially(factor=3)),
         (Crop(np.ones(2)), Crop(np.zeros(2))),
     ]
     for first, second in pairs:
