@@ -80,6 +80,11 @@ def is_random(stage: AnyStage) -> bool:
     return bool(getattr(stage, "is_random", False))
 
 
+def is_of_etl(stage: AnyStage) -> bool:
+    """Return whether the stage is one of etl, not a user's or a subclass: it reads and changes features alone."""
+    return type(stage).__module__.startswith("etl.stages.")
+
+
 def describe_stage(stage: AnyStage) -> dict[str, Any]:
     """Return what identifies `stage` in a fingerprint, as JSON values: name, class or function, version and settings.
 
