@@ -16,7 +16,7 @@ from PIL import Image
 
 import etl
 from etl.sources import Record, RecordError
-from etl.stages import ChannelsFirst, Decode, Normalise, Resize
+from etl.stages import ChannelsFirst, Decode, Normalise, RandomResizedCrop, Resize
 from etl.stages.stage import AnyStage, describe_stage
 
 FLOAT32 = np.finfo(np.float32)
@@ -146,6 +146,15 @@ def test_resize_is_pillows_bilinear() -> None:
     expected = np.asarray(Image.fromarray(PIXELS).resize((17, 9), Image.Resampling.BILINEAR))
     np.testing.assert_array_equal(resized, expected)
     assert Resize(9, 17)({"features": PIXELS[:, :, 0]})["features"].shape == (9, 17)
+
+
+@pytest.mark.parametrize("stage", [Resize(4, 4), RandomResizedCrop(4, 4, scale=(1, 1))])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_pixels_that_pillow_cannot_resize_are_described(dtype: Any, stage: Any) -> None:
+    pipeline = etl.Pipeline([stage])
+    message = rf"'{stage.name}': features are {np.dtype(dtype)} of shape \(\d, \d, 9\); Pillow resizes uint8"
+    with pytest.raises(RecordError, match=message):
+        list(etl.RawIterator([{"features": np.zeros((3, 8, 9), dtype), "label": 0}], pipeline, 1))
 
 
 @pytest.mark.parametrize(("height", "width"), [(0, 8), (8, -1)])
