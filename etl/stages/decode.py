@@ -75,7 +75,7 @@ class Decode:
         _check_encoded(encoded)
         return DECODERS[self.decoder](encoded, self.at_least)
 
-    def before(self, following: AnyStage) -> AnyStage:
+    def fused_before(self, following: AnyStage) -> AnyStage:
         """Return the stage to run in place of this one if `following` is next."""
         # Exact types, since subclasses may do something else.
         if type(following) is RandomResizedCrop and self == Decode("turbo") and _may_decode_crops():

@@ -114,6 +114,19 @@ def test_functions_are_stages_named_as_they_are() -> None:
     assert pipeline.after("shifted")({"features": 1})["features"] == 2
 
 
+def test_a_stage_may_have_settings_of_any_name() -> None:
+    class Pad:
+        name = "pad"
+
+        def __init__(self, before: int, after: int) -> None:
+            self.before, self.after = before, after
+
+        def __call__(self, record: Record) -> Record:
+            return {**record, "features": np.pad(record["features"], (self.before, self.after))}
+
+    assert etl.Pipeline([Pad(1, 2), doubled])({"features": np.ones(1)})["features"].tolist() == [0, 2, 0, 0]
+
+
 def test_a_stage_without_a_name_is_refused() -> None:
     with pytest.raises(TypeError, match="needs a name"):
         etl.Pipeline([object()])  # type: ignore[list-item]
