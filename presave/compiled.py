@@ -100,7 +100,7 @@ def compile_loop(function: Callable[..., Any], signature: Any) -> Callable[..., 
     """Compile `function` with numba, to run without the GIL.
 
     The machine code is cached on disk. A damaged cache is written anew, and without a cache the function is compiled in
-    every process; a warning says why.
+    every process; a warning says why. Raises `RuntimeError` if the user has turned numba's compiler off.
 
     Parameters
     ----------
@@ -108,6 +108,9 @@ def compile_loop(function: Callable[..., Any], signature: Any) -> Callable[..., 
         The types of its arguments. It is compiled for no others, which would happen when it is called.
     """
     import numba
+
+    if numba.njit(function) is function:  # nothing is compiled, and the loops are made of parts that only numba can run
+        raise RuntimeError("NUMBA_DISABLE_JIT is set")
 
     def compiled(cache: bool) -> Callable[..., Any]:
         loop: Callable[..., Any] = numba.njit(signature, nogil=True, cache=cache)(function)

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -154,7 +154,7 @@ def write_spans(
         for number in range(len(spans))
         if (earlier := load_span_result(partial.folder, number)) is not None
     }
-    _check_resumed(writer, results, spans, examined)
+    _check_resumed(writer, partial, results, spans, jobs, examined)
     so_far = _advanced(Progress(0, len(writer.records), 0, 0, 0, 0.0), results.values(), 0.0)
     so_far = replace(so_far, resumed=so_far.records)
     missing = [number for number in range(len(spans)) if number not in results]
@@ -196,7 +196,7 @@ def write_spans(
         raise
     finally:
         flusher.shutdown(cancel_futures=True)
-    _check_origins(writer, results, spans)
+    _check_origins(writer, partial, results, spans, jobs)
     return [results[number] for number in range(len(spans))]
 
 
@@ -209,7 +209,12 @@ def jobs_are_threads() -> bool:
 
 
 def _check_resumed(
-    writer: SpanWriter, results: dict[int, SpanResult], spans: list[range], examined: Mapping[int, int]
+    writer: SpanWriter,
+    partial: PartialStore,
+    results: dict[int, SpanResult],
+    spans: list[range],
+    jobs: int,
+    examined: Mapping[int, int],
 ) -> None:
     """Raise `StoreError` if complete shards hold other records than those to be written.
 
@@ -217,7 +222,7 @@ def _check_resumed(
     and the first record of the first complete shard.
     """
     is_list = isinstance(writer.records, (list, tuple)) and type(writer.records).__module__ == "builtins"
-    _check_origins(writer, results, spans)
+    _check_origins(writer, partial, results, spans, jobs)
     unknown = True
     for number, result in sorted(results.items()):
         if result.shard is None or result.first is None:  # all were skipped, or an earlier version wrote it
@@ -244,47 +249,83 @@ def _check_resumed(
             )
 
 
-def _check_origins(writer: SpanWriter, results: dict[int, SpanResult], spans: list[range]) -> None:
+def _check_origins(
+    writer: SpanWriter, partial: PartialStore, results: dict[int, SpanResult], spans: list[range], jobs: int
+) -> None:
     """Raise `StoreError` if records of complete shards are now read from something else, and differ.
 
-    Their files may only have been linked, touched or copied. So shards with other origins are read again, and if they
-    still hold their records, `results` get the new origins.
+    Their files may only have been linked, touched or copied. So shards with other origins are read again, several at
+    once by as many threads as there are `jobs`, and `results` get the new origins of those that still hold their
+    records. A record that cannot be read any more, and is not to be skipped, raises its own error.
     """
-    for number, result in results.items():
-        origins = origins_of(writer.records, spans[number])
-        if result.origins in (None, digest_json(origins)):
-            continue
-        before, now = (
-            dict(zip(spans[number], each, strict=False)) for each in (load_origins(writer.folder, number), origins)
-        )
-        if before.keys() == now.keys() and _holds(writer, spans[number], result):
-            results[number] = replace(result, origins=digest_json(origins))
-            continue
-        index = next((each for each in spans[number] if before.get(each) != now.get(each)), spans[number][0])
-        unknown = "something that is not known"
-        raise StoreError(
-            f"{writer.folder} holds the beginning of a store of other records: record {index} was read from "
-            f"{before.get(index, unknown)}, and now it is {now.get(index, unknown)}; delete that folder, then write "
-            "again"
-        )
+    changed = [
+        number
+        for number, result in sorted(results.items())
+        if result.origins not in (None, digest_json(origins_of(writer.records, spans[number])))
+    ]
+    if not changed:
+        return
+    import joblib  # here, as in `write_spans`
+
+    def read_again(number: int) -> str:
+        return _read_again(writer, number, spans[number], results[number])
+
+    threads = (jobs if jobs > 0 else joblib.cpu_count()) if is_thread_safe(writer.records) else 1
+    with ThreadPoolExecutor(min(threads, len(changed)), "presave-read") as pool:
+        try:
+            # In order, so that the first shard that differs is the one that is named.
+            found: Iterator[str] = map(read_again, changed) if threads == 1 else pool.map(read_again, changed)
+            for number, origins in zip(changed, found, strict=True):
+                results[number] = replace(results[number], origins=origins)
+        except BaseException:
+            partial.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-def _holds(writer: SpanWriter, span: range, result: SpanResult) -> bool:
-    """Return True if a complete shard holds the records of `span` as they are read now, and has skipped the same."""
+def _read_again(writer: SpanWriter, number: int, span: range, result: SpanResult) -> str:
+    """Return the digest of what the records of a complete shard are read from now; `StoreError` if they differ."""
+    origins = origins_of(writer.records, span)  # before the records are read
+    before, now = (dict(zip(span, each, strict=False)) for each in (load_origins(writer.folder, number), origins))
+    index = next((each for each in span if before.get(each) != now.get(each)), span[0])
+    unknown = "something that is not known"
+    change = f"record {index} was read from {before.get(index, unknown)}, and now it is {now.get(index, unknown)}"
+    if before.keys() == now.keys():
+        content, skipped = _read_span(writer, span)
+        skipped_before = {each.record: each.cause for each in result.skipped}
+        other = next((each for each in span if skipped.get(each) != skipped_before.get(each)), None)
+        if other is not None:
+            was, would_be = (_outcome(each.get(other)) for each in (skipped_before, skipped))
+            change = f"record {other} was {was}, and would now be {would_be}"
+        elif result.shard is None or result.shard.content == content:
+            return digest_json(origins)
+    raise StoreError(
+        f"{writer.folder} holds the beginning of a store of other records: {change}; delete that folder, then write "
+        "again"
+    )
+
+
+def _read_span(writer: SpanWriter, span: range) -> tuple[str, dict[int, str]]:
+    """Return the content of the records of `span` as they are read now, and why some of them are to be skipped."""
     records = unopened(writer.records)
     content = 0
-    skipped = []
+    skipped: dict[int, str] = {}
     for index in span:
+        if index % RECORDS_BETWEEN_STOP_CHECKS == 0 and is_stopped(writer.folder):
+            raise aborted_error(writer.folder)
         try:
             digest = digest_record(validate_record(records[index], writer.schema, index))
         except Exception as error:
-            if not is_fault_of_record(error):
+            if writer.on_error == "raise" or not is_fault_of_record(error):
                 raise
-            skipped.append(Skipped(index, describe_error(error)))
+            skipped[index] = describe_error(error)
         else:
             content = add_record(content, digest)
-    is_same = result.shard is None or result.shard.content == format_content(content)
-    return is_same and result.skipped == tuple(skipped)
+    return format_content(content), skipped
+
+
+def _outcome(cause: str | None) -> str:
+    return "stored" if cause is None else f"left out ({cause})"
 
 
 def describe_error(error: BaseException | None) -> str:

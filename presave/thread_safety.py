@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from types import FunctionType
 from typing import Any
 
@@ -19,11 +20,13 @@ MAX_COPIED_LENGTH = 64
 def is_thread_safe(records: Any) -> bool:
     """Return True if several threads may call `records[index]` at once, and a record outlasts the next call.
 
-    Lists, tuples and arrays are safe. Any other class says so with `thread_safe = True`, but not for a subclass that
-    reads in its own way.
+    Lists, tuples and arrays are safe, and a `Subset` of torch if what it chooses from is. Any other class says so with
+    `thread_safe = True`, but not for a subclass that reads in its own way.
     """
     declared = getattr(records, "thread_safe", None)
     if declared is None:
+        if type(records) is getattr(sys.modules.get("torch.utils.data"), "Subset", None):  # also of `random_split`
+            return is_thread_safe(records.dataset)
         return isinstance(records, IN_MEMORY)
     if "thread_safe" not in getattr(records, "__dict__", ()):
         for each in type(records).__mro__:

@@ -136,5 +136,15 @@ def resize(features: np.ndarray | Image.Image, height: int, width: int) -> NDArr
 
     `features` are uint8 of shape `(rows, columns, 3)` or `(rows, columns)`, or a Pillow image; the result is an array.
     """
-    image = features if isinstance(features, Image.Image) else Image.fromarray(features)
+    image = features if isinstance(features, Image.Image) else _as_image(features)
     return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+
+
+def _as_image(pixels: np.ndarray) -> Image.Image:
+    try:
+        return Image.fromarray(pixels)
+    except TypeError:  # of which the text names no shape
+        raise ValueError(
+            f"features are {pixels.dtype} of shape {pixels.shape}; Pillow resizes uint8 of shape (rows, columns, 3) or "
+            "(rows, columns), before 'channels_first'"
+        ) from None

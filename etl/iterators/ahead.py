@@ -67,7 +67,7 @@ class AheadIterator(BatchIterator):
 
     def set_epoch(self, epoch: int) -> None:
         self._end_epoch()
-        self._iterator.set_epoch(epoch)
+        self._go_to(epoch)
         self._align()
 
     def settle(self) -> None:
@@ -77,6 +77,12 @@ class AheadIterator(BatchIterator):
             if settle is not None:
                 settle()
             self._align()
+
+    def forget_skipped(self) -> None:
+        """Count none of the records that the epoch has skipped, see `IndexedIterator.forget_skipped`."""
+        forget = getattr(self._iterator, "forget_skipped", None)  # an iterator of etl
+        if forget is not None:
+            forget()
 
     def state_dict(self) -> State:
         return self._iterator.state_dict() if self._state is None else self._state
@@ -109,7 +115,13 @@ class AheadIterator(BatchIterator):
         """Move the wrapped iterator to the epoch of the next loop."""
         self.settle()
         if self._has_read_ahead:
-            self._iterator.set_epoch(self._next_epoch())
+            self._go_to(self._next_epoch())
+
+    def _go_to(self, epoch: int) -> None:
+        """Move the wrapped iterator, which may have read ahead, to the first batch of `epoch`."""
+        if self._has_read_ahead:  # perhaps its last batch, after which it would warn
+            self.forget_skipped()
+        self._iterator.set_epoch(epoch)
 
     def _next_epoch(self) -> int:
         """Return the epoch of the next loop: the same again, or the one after it if the last batch was handed out."""

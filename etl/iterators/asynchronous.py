@@ -93,11 +93,11 @@ class AsyncIterator(AheadIterator):
     A torch DataLoader with worker processes loads ahead by itself, so there is nothing to gain from wrapping it. One
     without them loads in the thread. The epochs of an iterable are numbered as in `etl.fit`.
 
-    Several threads read a source of etl, a list, a tuple or an array, and a source with an attribute `thread_safe` that
-    is true. Any other source, such as a `MapDataset`, may share an open file, a connection or a buffer between its
-    records. So one thread reads it and applies the stages, the same one in all epochs, which ends with this object.
-    With `threads` above 1, some of its records are first read at once and compared. That finds most collisions, but
-    cannot exclude others.
+    Several threads read a source of etl, a list, a tuple, an array, a torch `Subset` of one of these, and a source with
+    an attribute `thread_safe` that is true. Any other source, such as a `MapDataset`, may share an open file, a
+    connection or a buffer between its records. So one thread reads it and applies the stages, the same one in all
+    epochs, which ends with this object. With `threads` above 1, some of its records are first read at once and
+    compared. That finds most collisions, but cannot exclude others.
 
     The constructor starts the processes and returns while they still import what they need. They end with this object.
     Each has its own copy of the source and the stages, taken by the constructor, and writes records into memory that it
@@ -289,6 +289,10 @@ class AsyncIterator(AheadIterator):
         if self._after is not None and self._source.is_last(self._after):
             self._end_whole_epoch()
         super().settle()
+
+    def forget_skipped(self) -> None:
+        self._skipped = SkippedRecords()
+        super().forget_skipped()
 
     def state_dict(self) -> State:
         if self._prefetch_size == 0:

@@ -168,6 +168,10 @@ class IndexedIterator(BatchIterator):
             self._epoch, self._position = epoch + 1, 0
         skipped.warn(epoch, self._sampler.records)  # last, because warnings may be errors
 
+    def forget_skipped(self) -> None:
+        """Count none of the records that this epoch has skipped: its caller has not received all that was read."""
+        self._skipped = SkippedRecords()
+
     def settle(self) -> None:
         """End an epoch whose last batch was taken by a loop that asked for no other: `epoch` is then the next one."""
         if self._has_taken_last:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import presave
 from etl.iterators.indexed import IndexedIterator
@@ -17,6 +18,8 @@ from etl.loading.store_loader import choose_loader
 from etl.sources.identity import store_digests
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
+from etl.stages.stage import describe_stage
+from presave.content import difference
 
 
 class PresavedIterator(IndexedIterator):
@@ -111,6 +114,28 @@ def _check_remainder(store: presave.Store, pipeline: Pipeline) -> None:
         before = " -> ".join(Pipeline(pipeline.preceding).names) or "nothing"
         raise ValueError(
             f"{store.path} was written after stage {manifest.stage!r} of pipeline {manifest.fingerprint}; "
-            f"this pipeline goes on after {before!r} of pipeline {pipeline.preceding_fingerprint}. "
+            f"this pipeline goes on after {before!r} of pipeline {pipeline.preceding_fingerprint}"
+            f"{_changed_settings(manifest.provenance.get('stages'), pipeline)}. "
             "Use the same pipeline's after(stage), or presave again"
         )
+
+
+def _changed_settings(written_by: Any, pipeline: Pipeline) -> str:
+    """Return in words which settings of the preceding stages differ, in brackets; empty if their names do, too.
+
+    `written_by` should be descriptions of stages; it is from a manifest, which may hold anything.
+    """
+    try:
+        before, now = (
+            {
+                f"{stage['name']}.{name}": value
+                for stage in stages
+                for name, value in {"kind": stage["kind"], "version": stage["version"], **stage["settings"]}.items()
+            }
+            for stages in (written_by, [describe_stage(each) for each in pipeline.preceding])
+        )
+        names = tuple(stage["name"] for stage in written_by)
+    except (TypeError, LookupError):
+        return ""
+    has_other_settings = names == Pipeline(pipeline.preceding).names and before != now
+    return f" ({difference(before, now)})" if has_other_settings else ""

@@ -64,8 +64,9 @@ class RawIterator(IndexedIterator):
     Notes
     -----
     Lengths come from `source.lengths`, unless a stage changes them: an integer array with the steps of each record, or
-    a mapping of field name to such an array. If they are unknown, a single thread loads all records of a batch to find
-    the longest, in this process also with worker processes.
+    a mapping of field name to such an array. Stages of etl change the lengths of features alone. If lengths are
+    unknown, a single thread loads all records of a batch to find the longest, in this process also with worker
+    processes.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -15,7 +15,7 @@ from etl.loading.padding import Padding
 from etl.sources.record import RecordSequence, source_name
 from etl.stages.fields import MASKS, batch_fields, group_of
 from etl.stages.pipeline import Pipeline
-from etl.stages.stage import changes_length
+from etl.stages.stage import AnyStage, changes_length, is_of_etl
 
 # Records whose shapes are read from a store in one call.
 CHUNK_RECORDS = 1 << 20
@@ -52,10 +52,12 @@ def source_lengths(source: RecordSequence, pipeline: Pipeline) -> Lengths | None
     """Return the lengths in `source.lengths`; None if the source has no such attribute, or a stage changes lengths.
 
     `source.lengths` is an integer array of shape `(records,)` for all padded fields, or a mapping of field name to such
-    an array. Raises `ValueError` if it is anything else.
+    an array, in which those of labels remain if stages of etl change the lengths of features. Raises `ValueError` if it
+    is anything else.
     """
     given: Any = getattr(source, "lengths", None)
-    if given is None or any(map(changes_length, (*pipeline.preceding, *pipeline.stages))):
+    stages = (*pipeline.preceding, *pipeline.stages)
+    if given is None or (any(map(changes_length, stages)) and not isinstance(given, Mapping)):
         return None
     fields = {}
     for name, values in given.items() if isinstance(given, Mapping) else ((name, given) for name in MASKS):
@@ -65,26 +67,31 @@ def source_lengths(source: RecordSequence, pipeline: Pipeline) -> Lengths | None
                 f"the lengths of {source_name(source)} are {array.dtype} of shape {array.shape}; "
                 f"they must be integers, one for each of its {len(source)} records"
             )
-        fields[name] = array.astype(np.int64, copy=False)
+        if _keep_lengths(stages, name):
+            fields[name] = array.astype(np.int64, copy=False)
     return Lengths(fields, f"the lengths of {source_name(source)}")
 
 
-def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) -> Lengths | None:
-    """Return the lengths of the padded fields of `store`; None if a stage of `pipeline` changes them.
+def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) -> Lengths:
+    """Return the lengths of those padded fields of `store` whose lengths no stage of `pipeline` changes.
 
     All lengths are read in this call. They take 8 bytes for each record and field.
     """
-    if any(map(changes_length, pipeline.stages)):
-        return None
     ragged = [name for name, field in store.fields.items() if field.is_ragged]
     fields = {}
     for name in batch_fields(store.fields):
-        if store.fields[name].shape and padding.pads(name, ragged):
+        if store.fields[name].shape and padding.pads(name, ragged) and _keep_lengths(pipeline.stages, name):
             fields[name] = array = np.empty(len(store), np.int64)
             for first in range(0, len(store), CHUNK_RECORDS):
                 part = range(first, min(first + CHUNK_RECORDS, len(store)))
                 array[first : part.stop] = store.shapes(name, part)[:, 0]
     return Lengths(fields, f"the shapes in {store.path}")
+
+
+def _keep_lengths(stages: Iterable[AnyStage], name: str) -> bool:
+    """Return whether the field `name` has as many steps after `stages` as before: those of etl leave labels alone."""
+    changing = [stage for stage in stages if changes_length(stage)]
+    return not changing or (group_of(name) != "features" and all(map(is_of_etl, changing)))
 
 
 def bucket_lengths(

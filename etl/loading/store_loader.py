@@ -18,6 +18,7 @@ from etl.stages import ChannelsFirst, Normalise
 from etl.stages.cursor import READING, Cursor
 from etl.stages.fields import batch_fields, unflatten
 from etl.stages.pipeline import READ, Pipeline
+from etl.stages.stage import is_of_etl
 from presave import Record
 from presave.shard_formats.arrays import SMALL_ROW_NBYTES
 
@@ -42,8 +43,8 @@ def choose_loader(
             return GatherLoader(store, dtype, normalise)
     # Without a memory map, reading a batch in chunks costs more than reading it at once.
     granularity: Granularity = "record" if store.is_mapped else "batch"
-    # A user's own stages may read any field, those of etl read features. Without these, an error names all fields.
-    reads_all = not has_features or not all(type(each).__module__.startswith("etl.stages.") for each in pipeline.stages)
+    # A user's own stages may read any field. Without features, an error names all fields.
+    reads_all = not has_features or not all(map(is_of_etl, pipeline.stages))
     records = StoreRecords(store, list(store.fields) if reads_all else batch_fields(store.fields))
     return RecordLoader(records, pipeline, dtype, seed, on_error, padder, granularity, records.read_rows)
 

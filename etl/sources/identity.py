@@ -24,6 +24,7 @@ import numpy as np
 import xxhash
 
 import presave
+from etl.sources.record import chosen_item
 from presave.errors import is_shortage
 from presave.files import checksum_bytes
 
@@ -87,15 +88,13 @@ def source_identity(source: Any) -> Mapping[str, Any] | None:
 
 def source_origin(source: Any, index: int) -> str:
     """Return what identifies record `index` of a source: its file, or its content in memory; "" if that is unknown."""
+    source, index = chosen_item(source, index)
     origin = getattr(source, "origin", None)
     if callable(origin):
         return str(origin(index))
     sample = listed_sample(source, index)
     if sample is not None:
         return f"{sample[0]} ({file_stamp(sample[0])}), {sample[1:]!r}"
-    torch = sys.modules.get("torch")
-    if torch is not None and type(source) is torch.utils.data.Subset:
-        return source_origin(source.dataset, source.indices[index])
     return _digest_items(source[index]).get("records", "") if _is_in_memory(source) else ""
 
 

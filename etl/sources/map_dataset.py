@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from etl.arguments import describe, refuse_string
 from etl.sources.identity import listed_sample, source_digests, source_identity, source_origin
 from etl.sources.randomness import random_states_kept
-from etl.sources.record import LABELS_KEYS, Record, check_index, check_source, pair_keys, source_name
+from etl.sources.record import LABELS_KEYS, Record, check_index, check_source, chosen_item, pair_keys, source_name
 from etl.sources.structure import PAIR, TEXT, Structure
 from presave.thread_safety import is_thread_safe, unopened
 
@@ -216,7 +216,7 @@ class MapDataset:
 
     def describe(self, index: int) -> str:
         """Return the file of record `index` if the data set lists its `samples`, as in torchvision; for messages."""
-        sample = listed_sample(self.dataset, index)
+        sample = listed_sample(*chosen_item(self.dataset, index))
         return "" if sample is None else str(sample[0])
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = [
     "check_file",
     "check_index",
     "check_source",
+    "chosen_item",
     "pair_keys",
     "record_error",
     "source_name",
@@ -89,10 +91,18 @@ def check_file(path: Path) -> None:
 
 def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:
     """Return the `RecordError` for `cause`; it names the record's file if `source` has a method `describe(index)`."""
-    describe = getattr(source, "describe", None)
-    name = describe(record) if describe is not None else ""
+    dataset, index = chosen_item(source, record)
+    describe = getattr(dataset, "describe", None)
+    name = describe(index) if describe is not None else ""
     text = str(cause) or type(cause).__name__
     return RecordError(source_name(source), record, stage, name, text)
+
+
+def chosen_item(dataset: Any, index: int) -> tuple[Any, int]:
+    """Return the data set and the index there of what a `Subset` of torch has at `index`; of any other, the same."""
+    while type(dataset) is getattr(sys.modules.get("torch.utils.data"), "Subset", None):
+        dataset, index = dataset.dataset, dataset.indices[index]
+    return dataset, index
 
 
 def check_index(source: RecordSequence, index: int) -> None:

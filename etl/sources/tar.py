@@ -202,11 +202,17 @@ def _find_shards(path: str | Path | Sequence[str | Path], left_out: LeftOut) -> 
                     left_out.add(shard.name, "shards in sub-folders")
         return shards
     if not Path(path).exists() and glob.has_magic(str(path)):
-        shards = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - the pattern may be absolute
+        shards = matching_files(path)
         if not shards:
             raise ValueError(f"no file matches {path}")
         return shards
     return [Path(path)]
+
+
+def matching_files(pattern: str | Path) -> list[Path]:
+    """Return what matches `pattern`, in which `**` is any number of folders, sorted and each once."""
+    # Two `**` find a file in several ways, and so several times.
+    return sorted(set(map(Path, glob.glob(str(pattern), recursive=True))))  # noqa: PTH207 - it may be absolute
 
 
 def _shards_in(folder: Path) -> list[Path]:

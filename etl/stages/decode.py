@@ -72,16 +72,17 @@ class Decode:
 
     def open(self, encoded: NDArray[np.uint8]) -> Any:
         """Return the image in the decoder's own form: an array, or a Pillow image."""
+        _check_encoded(encoded)
         return DECODERS[self.decoder](encoded, self.at_least)
 
-    def before(self, following: AnyStage) -> AnyStage:
+    def fused_before(self, following: AnyStage) -> AnyStage:
         """Return the stage to run in place of this one if `following` is next."""
         # Exact types, since subclasses may do something else.
         if type(following) is RandomResizedCrop and self == Decode("turbo") and _may_decode_crops():
             return _DecodeCrop(following)
         takes_image = type(following) in (Resize, RandomResizedCrop)
         keeps_image = takes_image and getattr(following, "resizer", None) == self.decoder == "pillow"
-        return _DecodeForResize(self) if keeps_image else self
+        return _DecodeForResize(self) if keeps_image and type(self).__call__ is Decode.__call__ else self
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class _DecodeCrop:
     draws_for_following: ClassVar[bool] = True
 
     def __call__(self, record: Record, random: np.random.Generator) -> Record:
+        _check_encoded(record["features"])
         pixels, is_crop = jpeg_crop.decode(
             record["features"], lambda height, width: self.crop.draw(height, width, random)
         )
@@ -121,3 +123,14 @@ def _may_decode_crops() -> bool:
         return jpeg_crop.find_library() is not None
     except ImportError:
         return True
+
+
+def _check_encoded(features: Any) -> None:
+    """Raise `ValueError` unless `features` are the bytes of a file as an array."""
+    is_array = isinstance(features, np.ndarray)
+    if not is_array or features.dtype != np.uint8 or features.ndim != 1:
+        shown = f"{features.dtype} of shape {features.shape}" if is_array else f"a {type(features).__name__}"
+        raise ValueError(
+            f"features are {shown}, not the bytes of an image file, uint8 of shape (bytes,); leave the stage out if "
+            "they are pixels already"
+        )

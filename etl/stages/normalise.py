@@ -28,7 +28,8 @@ class Normalise:
 
     `features` go from uint8 to float32, both of shape `(channels, height, width)`. The result is computed in float32 as
     `(features - 255 mean) * (1 / (255 std))`, with both constants rounded once, so that every strategy and every memory
-    layout gives the same bits.
+    layout gives the same bits. Pixels of another dtype are from 0 to 255, too: leave out `ToTensor` of torchvision,
+    which divides them by 255 already.
 
     Attributes
     ----------

@@ -251,8 +251,8 @@ class _Step:
 
 
 def _make_step(stage: AnyStage, following: AnyStage | None, place: int) -> _Step:
-    before = getattr(stage, "before", None)
-    run: Any = stage if before is None or following is None else before(following)
+    fused_before = getattr(stage, "fused_before", None)
+    run: Any = stage if fused_before is None or following is None else fused_before(following)
     writes = _writes_the_result(stage)
     return _Step(
         name=stage_name(stage),

@@ -82,8 +82,8 @@ def open_pipeline(name: str | None, source: Any, size: int, decoder: str) -> Pip
     """Return the pipeline that the user's function `name` makes, or `default_pipeline` if there is no name.
 
     Stores are tied to the pipeline that wrote them. A stage of a class is identified by its class, its fields and its
-    `version`; a stage that is a function by its module and name, its `version`, and the variables that it captures.
-    Code is not compared: if what a stage does changes, its `version` must change, too.
+    `version`; a stage that is a function by its module and name, its `version`, its default values, and the variables
+    that it captures. Code is not compared: if what a stage does changes, its `version` must change, too.
 
     Parameters
     ----------

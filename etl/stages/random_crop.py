@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from etl.stages.random_flip import refuse_mask
 from presave import Record
 
 
@@ -14,7 +15,8 @@ from presave import Record
 class RandomCrop:
     """Crop `features` of shape `(rows, columns, ...)` to `(height, width, ...)` at a random position.
 
-    Put this stage before "channels_first".
+    Put this stage before "channels_first": of `(channels, height, width)` it would crop channels and rows. The label
+    stays as it is. Crop boxes together with their image in a stage of your own.
 
     Attributes
     ----------
@@ -27,7 +29,8 @@ class RandomCrop:
     Raises
     ------
     ValueError
-        If an image with its padding is smaller than the crop.
+        If an image with its padding is smaller than the crop, or the label is an array as large as the image, such as a
+        mask.
     """
 
     height: int
@@ -46,6 +49,7 @@ class RandomCrop:
             )
 
     def __call__(self, record: Record, random: np.random.Generator) -> Record:
+        refuse_mask(record)
         pixels = record["features"]
         height, width = (side + 2 * self.padding for side in pixels.shape[:2])
         if height < self.height or width < self.width:

@@ -29,7 +29,8 @@ class RandomResizedCrop:
     """Crop `features`, uint8 of shape `(rows, columns, 3)` or `(rows, columns)`, at random and resize the crop.
 
     This is Inception's augmentation (Szegedy et al. 2015, arXiv:1409.4842) with torchvision's defaults. If ten random
-    crops do not fit into the image, the largest crop in its centre is taken.
+    crops do not fit into the image, the largest crop in its centre is taken. Put this stage before "channels_first".
+    The label stays as it is: crop a mask or boxes together with their image in a stage of your own.
 
     Attributes
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -79,11 +80,17 @@ def is_random(stage: AnyStage) -> bool:
     return bool(getattr(stage, "is_random", False))
 
 
+def is_of_etl(stage: AnyStage) -> bool:
+    """Return whether the stage is one of etl, not a user's or a subclass: it reads and changes features alone."""
+    return type(stage).__module__.startswith("etl.stages.")
+
+
 def describe_stage(stage: AnyStage) -> dict[str, Any]:
     """Return what identifies `stage` in a fingerprint, as JSON values: name, class or function, version and settings.
 
-    Settings are the fields of a dataclass or NamedTuple, the attributes of any other object, or the variables that a
-    function captures from an enclosing function; those of a method are its object's. Raises `TypeError` unless settings
+    Settings are the fields of a dataclass or NamedTuple, the attributes of any other object, or the default values of a
+    function and the variables that it captures from an enclosing function. Those of a method are its object's and its
+    default values, and those of a `functools.partial` its function and arguments. Raises `TypeError` unless settings
     are numbers, strings, arrays, or collections of these.
     """
     description = {
@@ -119,14 +126,35 @@ def _settings(stage: Any) -> dict[str, Any]:
             if not (field.metadata.get("added_later") and getattr(stage, field.name) == field.default)
         }
     if inspect.isfunction(stage):
-        return dict(inspect.getclosurevars(stage).nonlocals)
-    if inspect.ismethod(stage) and not inspect.isclass(stage.__self__):
-        return _settings(stage.__self__)
+        return {**inspect.getclosurevars(stage).nonlocals, **_defaults(stage)}
+    if inspect.ismethod(stage):
+        own = getattr(stage, "__dict__", {}) if inspect.isclass(stage.__self__) else _settings(stage.__self__)
+        return {**own, **_defaults(stage.__func__)}
+    if isinstance(stage, functools.partial):
+        function = stage.func
+        return {
+            "function": {
+                "kind": _kind(function),
+                "version": getattr(function, "version", 1),
+                "settings": _settings(function),
+            },
+            "arguments": stage.args,
+            "keywords": stage.keywords,
+        }
     # Attributes are in a dictionary, in slots, or in both. Those of a NamedTuple are in neither.
     state = object.__getstate__(stage)
     slots = state[1] if isinstance(state, tuple) else {}
     fields = stage._asdict() if isinstance(stage, tuple) and hasattr(stage, "_asdict") else {}
     return {**getattr(stage, "__dict__", {}), **slots, **fields}
+
+
+def _defaults(function: Any) -> dict[str, Any]:
+    """Return the default values of parameters: functions that a loop has made may differ in nothing else."""
+    values = {
+        "default values": getattr(function, "__defaults__", None),
+        "keyword default values": getattr(function, "__kwdefaults__", None),
+    }
+    return {name: value for name, value in values.items() if value}
 
 
 def _describe_value(value: Any) -> Any:

@@ -140,7 +140,8 @@ def test_a_pattern_is_the_files_that_match_it(tmp_path: Path) -> None:
     for name in ("b.tar", "a.tar", "c.txt", "d/e.tar"):
         (tmp_path / name).touch()
     assert all_files(f"{tmp_path}/*.tar") == [tmp_path / "a.tar", tmp_path / "b.tar"]
-    assert all_files(f"{tmp_path}/**/*.tar") == [tmp_path / "a.tar", tmp_path / "b.tar", tmp_path / "d" / "e.tar"]
+    for pattern in ("**/*.tar", "**/**/*.tar"):
+        assert all_files(tmp_path / pattern) == [tmp_path / "a.tar", tmp_path / "b.tar", tmp_path / "d" / "e.tar"]
     assert all_files(tmp_path / "missing.csv") == []
 
 

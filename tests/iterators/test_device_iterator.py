@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,28 @@ def test_a_loop_that_takes_the_last_batch_and_asks_for_no_other_ends_its_epoch(m
         taken = [next(batches).labels.tolist() for _ in range(len(device))]
         assert taken == [batch.labels.tolist() for batch in plain]
         assert (device.epoch, device.state_dict()) == (epoch, plain.state_dict())
+
+
+def refuse_nine(record: Record) -> Record:
+    if record["label"] == 9:
+        raise ValueError("nine")
+    return record
+
+
+def skipping() -> etl.RawIterator:
+    records = [{"features": np.full(2, number, np.float32), "label": number} for number in range(10)]
+    return etl.RawIterator(records, etl.Pipeline([refuse_nine]), 2, on_error="skip")
+
+
+@pytest.mark.parametrize("make", [skipping, lambda: etl.AsyncIterator(skipping())])
+def test_a_record_that_was_skipped_only_ahead_is_no_warning_of_a_loop_left_before(make: Any) -> None:
+    device = etl.DeviceIterator(make(), "cpu")
+    for begin in (lambda: None, lambda: device.set_epoch(0)):
+        begin()  # warnings are errors in these tests
+        assert [batch.labels.tolist() for batch in islice(device, 4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    with pytest.warns(UserWarning, match="left out") as caught:
+        assert [batch.labels.tolist() for batch in device][-1] == [8]
+    assert ["epoch 0 left out 1 of 10 records: " in str(each.message) for each in caught] == [True]
 
 
 def test_a_shard_is_on_the_device_too() -> None:

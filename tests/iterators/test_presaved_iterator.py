@@ -39,6 +39,7 @@ def test_a_store_of_another_pipeline_is_refused_and_both_are_named(store: presav
     assert str(store.path) in message
     assert PIPELINE.until("resize").fingerprint in message
     assert other.until("resize").fingerprint in message
+    assert "(resize.height was 8 and is 9; resize.width was 8 and is 9)" in message
 
 
 @pytest.mark.parametrize("stage", ["nothing", "decode", "channels_first", "normalise"])

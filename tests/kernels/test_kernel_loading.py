@@ -130,3 +130,21 @@ def test_a_kernel_that_cannot_be_loaded_names_the_cause() -> None:
         "except ImportError as error: print(error)"
     )
     assert run(program).stdout == "kernel 'numba' cannot be loaded: no such symbol\n"
+
+
+WITHOUT_COMPILER = """
+from etl.kernels import find_normalise_rows, load_kernels
+from presave.mapped_rows import COMPILED
+print(load_kernels(), COMPILED.module, find_normalise_rows().__module__)
+try:
+    find_normalise_rows("numba")
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_numpys_loops_are_used_if_numbas_compiler_is_turned_off_and_a_warning_says_so() -> None:
+    done = run_python("-c", WITHOUT_COMPILER, NUMBA_DISABLE_JIT="1")
+    found = ["False None etl.kernels.normalise", "kernel 'numba' cannot be loaded: NUMBA_DISABLE_JIT is set"]
+    assert done.stdout.splitlines() == found, done.stderr
+    assert "numba cannot be used, so NumPy is used instead: RuntimeError: NUMBA_DISABLE_JIT is set" in done.stderr

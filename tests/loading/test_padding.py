@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ import etl
 import presave
 from etl.loading import Padding
 from etl.sources import Record, RecordError
+from etl.stages import ChannelsFirst, Normalise
 from etl.stages.cursor import ThreadCursor
 from tests.every_strategy import STRATEGIES, bits, iterate
 from tests.sequences import (
@@ -121,6 +122,41 @@ def test_each_record_is_processed_once_even_if_its_batch_is_loaded_to_find_lengt
     raw = etl.RawIterator(records, etl.Pipeline([counted]), 6, padding=Padding())
     assert len(list(raw)) == len(list(etl.AsyncIterator(raw, threads=2))) == 4
     assert sorted(calls) == sorted([*range(20)] * 2)
+
+
+class Boxes(list[Record]):
+    """Images with boxes, of which it knows the number."""
+
+    lengths: ClassVar[dict[str, list[int]]] = {"label": [2, 0, 3, 1]}
+
+
+@pytest.mark.parametrize("strategy", ["raw", "presaved"])
+def test_lengths_of_labels_are_known_beside_stages_that_change_those_of_features(tmp_path: Path, strategy: str) -> None:
+    counts = Boxes.lengths["label"]
+    records = Boxes({"features": np.ones((4, 5, 3), np.uint8), "label": np.ones((count, 4))} for count in counts)
+    pipeline, padding = etl.Pipeline([ChannelsFirst(), Normalise()]), Padding(fields=["label"])
+    iterator: Any = etl.RawIterator(records, pipeline, 4, padding=padding)
+    if strategy == "presaved":
+        store = presave.write(tmp_path / "s", etl.records(records, NOTHING), ragged=["label"])
+        iterator = etl.PresavedIterator(store, pipeline, 4, padding=padding)
+    assert not iterator.loader.plan(np.arange(4), 0, ThreadCursor()).is_finished  # by one thread
+    (batch,) = iterator
+    assert batch.features.shape == (4, 3, 4, 5)
+    assert batch.labels.shape == (4, 3, 4)
+    assert batch.labels_mask.sum(axis=1).tolist() == counts
+
+
+def test_lengths_of_labels_are_unknown_if_a_users_stage_changes_lengths() -> None:
+    class Flat:
+        name = "flat"
+        changes_length = True
+
+        def __call__(self, record: Record) -> Record:
+            return {**record, "label": record["label"][:1]}
+
+    records = Boxes({"features": np.ones(3), "label": np.ones((2, 4))} for _ in range(4))
+    (batch,) = etl.RawIterator(records, etl.Pipeline([Flat()]), 4, padding=Padding(fields=["label"]))
+    assert batch.labels.shape == (4, 1, 4)
 
 
 def test_a_record_that_fails_is_left_out_of_a_padded_batch() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,24 @@ def test_a_subclass_that_changes_the_call_is_called() -> None:
     (plain,) = etl.RawIterator([record], etl.Pipeline([ChannelsFirst(), Normalise()]), 1)
     (doubled,) = etl.RawIterator([record], etl.Pipeline([ChannelsFirst(), Doubled()]), 1)
     np.testing.assert_array_equal(doubled.features, 2 * plain.features)
+
+
+class Inverted(Decode):
+    """Changes the call alone."""
+
+    def __call__(self, record: Record) -> Record:
+        decoded = super().__call__(record)
+        return {**decoded, "features": 255 - decoded["features"]}
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+@pytest.mark.parametrize("following", [Resize, RandomResizedCrop])
+def test_a_subclass_of_decode_is_called_before_a_resize_too(photographs: Path, following: Any, decoder: str) -> None:
+    record = etl.ImageFolder(photographs)[0]
+    stages: list[AnyStage] = [Inverted(decoder), following(20, 30)]
+    expected = one_by_one(stages, record)
+    np.testing.assert_array_equal(etl.Pipeline(stages)(record, RNG)["features"], expected)
+    np.testing.assert_array_equal(written(etl.Pipeline(stages), record, expected), expected)
 
 
 @pytest.mark.parametrize(("decoder", "resizer"), RESIZERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -173,11 +174,44 @@ def test_records_that_are_read_from_something_else_are_left_out_as_before(is_rep
     errors = {3: ValueError("damaged")}
     _interrupt(tmp_path / "s", _named("a", errors=errors), on_error="skip")
     if is_repaired:
-        with pytest.raises(presave.StoreError, match=r"record 0 was read from a/0\.csv, and now it is b/0\.csv"):
+        message = r"record 3 was left out \(ValueError: damaged\), and would now be stored; delete"
+        with pytest.raises(presave.StoreError, match=message):
             presave.write(tmp_path / "s", _named("b"), on_error="skip", **SETTINGS)
     else:
         with presave.write(tmp_path / "s", _named("b", errors=errors), on_error="skip", **SETTINGS) as store:
             assert [each.record for each in store.manifest.skipped] == [3]
+
+
+def test_a_record_that_was_stored_and_can_no_longer_be_read_is_named(tmp_path: Path) -> None:
+    _interrupt(tmp_path / "s", _named("a"), on_error="skip")
+    message = r"record 4 was stored, and would now be left out \(OSError: the disk is on fire\); delete"
+    with pytest.raises(presave.StoreError, match=message):
+        presave.write(tmp_path / "s", _named("b", errors={4: FIRE}), on_error="skip", **SETTINGS)
+
+
+def test_a_damaged_copy_of_what_was_read_is_an_error_of_its_record_and_costs_no_shard(tmp_path: Path) -> None:
+    _interrupt(tmp_path / "s", _named("a"))
+    with pytest.raises(OSError, match="fire"):
+        presave.write(tmp_path / "s", _named("b", errors={4: FIRE}), **SETTINGS)
+    seen: list[presave.Progress] = []
+    presave.write(tmp_path / "s", _named("b"), progress=seen.append, **SETTINGS).close()
+    assert seen[-1].resumed >= SHARD_RECORDS
+
+
+def test_shards_are_read_again_by_as_many_threads_as_there_are_jobs(tmp_path: Path) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    class Meeting(Changed):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index in (5, 5 + SHARD_RECORDS):
+                both.wait()
+            return super().__getitem__(index)
+
+    with pytest.raises(OSError, match="fire"):
+        presave.write(tmp_path / "s", _named("a", errors={2 * SHARD_RECORDS: FIRE}), **SETTINGS)
+    records = Meeting(origin=lambda index: f"b/{index}.csv", thread_safe=True)
+    presave.write(tmp_path / "s", records, jobs=2, **SETTINGS).close()
+    assert sorted(records.reads) == [0, *range(COUNT)]
 
 
 def test_an_origin_that_is_no_method_is_none_of_the_records(tmp_path: Path) -> None:

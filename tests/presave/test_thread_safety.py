@@ -130,6 +130,13 @@ def test_a_class_speaks_for_its_own_reading_only(records: Any, is_safe: bool, tm
     assert is_thread_safe(records(Buffer(tmp_path)) if isinstance(records, type) else records) == is_safe
 
 
+def test_a_subset_of_torch_is_as_safe_as_what_it_chooses_from(tmp_path: Path) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    for records, is_safe in (([1, 2], True), (Declared(Buffer(tmp_path)), True), (Records(Buffer(tmp_path)), False)):
+        subset = data.Subset(records, [1, 0])
+        assert is_thread_safe(subset) == is_thread_safe(data.Subset(subset, [0])) == is_safe
+
+
 def test_what_is_read_from_a_copy_opens_nothing_in_the_original_and_copies_no_data(tmp_path: Path) -> None:
     records: Any = Records(Connection(tmp_path))
     records.table, records.function = np.arange(9), lambda: 0

@@ -206,6 +206,21 @@ def test_what_the_data_set_raises_names_the_record_and_its_file(photographs: Pat
         list(etl.RawIterator(etl.MapDataset(data), NOTHING, 4))
 
 
+def test_an_error_of_an_item_that_a_subset_chooses_names_its_file(photographs: Path) -> None:
+    def fail(record: etl.sources.Record) -> etl.sources.Record:
+        raise ValueError("bad")
+
+    data, source = Photographs(photographs), etl.ImageFolder(photographs)
+    chosen: list[tuple[Any, str]] = [
+        (etl.MapDataset(torch.utils.data.Subset(data, [5])), data.samples[5][0]),
+        (torch.utils.data.Subset(source, [5]), source.files[5]),
+        (torch.utils.data.Subset(torch.utils.data.Subset(source, [7, 5]), [1]), source.files[5]),
+    ]
+    for records, file in chosen:
+        with pytest.raises(RecordError, match=rf"record 0 of Subset \({file}\): failed at stage 'fail': bad"):
+            list(etl.RawIterator(records, etl.Pipeline([fail]), 1))
+
+
 def test_a_record_that_is_not_there_is_an_index_error() -> None:
     source = etl.MapDataset(Pairs())
     for wrong in (12, -1):

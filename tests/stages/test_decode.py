@@ -249,6 +249,26 @@ def test_what_is_no_image_is_said_to_be_none() -> None:
         decode(np.frombuffer(b"<html>404</html>", np.uint8))
 
 
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+@pytest.mark.parametrize("following", [None, etl.stages.Resize(4, 4), etl.stages.RandomResizedCrop(4, 4)])
+@pytest.mark.parametrize(
+    ("features", "described"),
+    [
+        (UPRIGHT, r"uint8 of shape \(4, 6, 3\)"),
+        (np.zeros(9), r"float64 of shape \(9,\)"),
+        (encode(Image.fromarray(UPRIGHT), "JPEG").tobytes(), "a bytes"),
+    ],
+    ids=["pixels", "floats", "bytes"],
+)
+def test_features_that_are_not_the_bytes_of_a_file_are_described_and_no_file_is_blamed(
+    features: Any, described: str, following: Any, decoder: str
+) -> None:
+    stages = [etl.stages.Decode(decoder), *([] if following is None else [following])]
+    message = f"failed at stage 'decode': features are {described}, not the bytes of an image file, .*leave the stage"
+    with pytest.raises(RecordError, match=message):
+        next(iter(etl.RawIterator([{"features": features, "label": 0}], etl.Pipeline(stages), 1)))
+
+
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
 def test_a_truncated_image_is_an_error_and_not_half_grey(format: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from PIL import Image
 
 import etl
 from etl.sources import Record, RecordError
-from etl.stages import ChannelsFirst, Decode, Normalise, Resize
+from etl.stages import ChannelsFirst, Decode, Normalise, RandomResizedCrop, Resize
 from etl.stages.stage import AnyStage, describe_stage
 
 FLOAT32 = np.finfo(np.float32)
@@ -113,6 +114,19 @@ def test_functions_are_stages_named_as_they_are() -> None:
     assert pipeline.after("shifted")({"features": 1})["features"] == 2
 
 
+def test_a_stage_may_have_settings_of_any_name() -> None:
+    class Pad:
+        name = "pad"
+
+        def __init__(self, before: int, after: int) -> None:
+            self.before, self.after = before, after
+
+        def __call__(self, record: Record) -> Record:
+            return {**record, "features": np.pad(record["features"], (self.before, self.after))}
+
+    assert etl.Pipeline([Pad(1, 2), doubled])({"features": np.ones(1)})["features"].tolist() == [0, 2, 0, 0]
+
+
 def test_a_stage_without_a_name_is_refused() -> None:
     with pytest.raises(TypeError, match="needs a name"):
         etl.Pipeline([object()])  # type: ignore[list-item]
@@ -145,6 +159,15 @@ def test_resize_is_pillows_bilinear() -> None:
     expected = np.asarray(Image.fromarray(PIXELS).resize((17, 9), Image.Resampling.BILINEAR))
     np.testing.assert_array_equal(resized, expected)
     assert Resize(9, 17)({"features": PIXELS[:, :, 0]})["features"].shape == (9, 17)
+
+
+@pytest.mark.parametrize("stage", [Resize(4, 4), RandomResizedCrop(4, 4, scale=(1, 1))])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_pixels_that_pillow_cannot_resize_are_described(dtype: Any, stage: Any) -> None:
+    pipeline = etl.Pipeline([stage])
+    message = rf"'{stage.name}': features are {np.dtype(dtype)} of shape \(\d, \d, 9\); Pillow resizes uint8"
+    with pytest.raises(RecordError, match=message):
+        list(etl.RawIterator([{"features": np.zeros((3, 8, 9), dtype), "label": 0}], pipeline, 1))
 
 
 @pytest.mark.parametrize(("height", "width"), [(0, 8), (8, -1)])
@@ -234,12 +257,30 @@ def test_settings_of_every_kind_of_stage_are_in_the_fingerprint() -> None:
 
         return scale
 
+    def scale_by_default(factor: float) -> Callable[[Record], Record]:
+        return lambda record, factor=factor: {**record, "features": record["features"] * factor}
+
+    def scale_by_keyword(factor: float) -> Callable[[Record], Record]:
+        def scale(record: Record, *, factor: float = factor) -> Record:
+            return {**record, "features": record["features"] * factor}
+
+        return scale
+
+    def scale_partially(*arguments: float, **keywords: float) -> Any:
+        stage = functools.partial(scale_by, *arguments, **keywords)
+        stage.name = "scaled"  # type: ignore[attr-defined]
+        return stage
+
     pairs: list[tuple[AnyStage, AnyStage]] = [
         (Crop(10), Crop(20)),
         (Crop(10).cut, Crop(20).cut),
         (Slotted(10), Slotted(20)),
         (Fields(10), Fields(20)),
         (scale_by(2), scale_by(3)),
+        (scale_by_default(2), scale_by_default(3)),
+        (scale_by_keyword(2), scale_by_keyword(3)),
+        (scale_partially(2), scale_partially(3)),
+        (scale_partially(factor=2), scale_partially(factor=3)),
         (Crop(np.ones(2)), Crop(np.zeros(2))),
     ]
     for first, second in pairs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from etl.measuring.page_cache import release_pages
 from etl.measuring.ranks import Rank
 from etl.sources import ImageFolder, MapDataset, open_source
 from etl.sources.named import is_source_name
+from etl.sources.tar import matching_files
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.presets import default_split, open_pipeline
 from etl.strategies.task import Task
@@ -271,4 +271,4 @@ def all_files(path: str | Path) -> list[Path]:
         return files_below(found)
     if found.exists():
         return [found]
-    return sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - as the source reads it
+    return matching_files(path)  # as the source reads it
