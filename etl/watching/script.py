@@ -31,6 +31,9 @@ from etl.watching.times import LoopTimes
 
 # Seconds that the first rank waits for the others' results.
 RANKS_SECONDS = 10.0
+# Ends the main thread when another one reaches a limit. A script, nohup or a shell may ignore or handle SIGINT, which
+# is only for systems that have no such signal.
+END_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGINT)
 # Folders in which ranks meet are left behind if they are older than this.
 LEFT_SECONDS = 86400.0
 
@@ -79,7 +82,13 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], bool]) -> NoR
     def leave_at_once(code: int) -> NoReturn:
         leave(code if end() else code or 2)
 
+    def end_main_thread(*_: object) -> None:
+        if not is_reported:
+            raise SystemExit(0)
+
     os._exit = leave_at_once  # type: ignore[assignment]
+    if END_SIGNAL != signal.SIGINT:
+        signal.signal(END_SIGNAL, end_main_thread)
     watch_all(session)
     session.start()
     try:
@@ -153,7 +162,7 @@ def _end_if_enough(script: Script, session: Session, times: LoopTimes) -> None:
     ):
         if threading.current_thread() is not threading.main_thread() and not session.is_over:
             session.is_over = True
-            os.kill(os.getpid(), signal.SIGINT)  # Python raises it in the main thread, which may wait for this one
+            os.kill(os.getpid(), END_SIGNAL)  # Python raises it in the main thread, which may wait for this one
         raise SystemExit(0)
 
 

@@ -121,10 +121,12 @@ def test_a_limit_ends_it_early_and_well(script: Path, option: str, batches: int 
     assert batches is None or found["batches"] == batches
 
 
-def test_a_limit_ends_a_script_whose_loader_another_thread_reads(script: Path) -> None:
+@pytest.mark.parametrize("handler", ["signal.default_int_handler", "signal.SIG_IGN", "lambda *_: None"])
+def test_a_limit_ends_a_script_whose_loader_another_thread_reads(script: Path, handler: str) -> None:
     script.write_text(
         f"{LOOP}\n"
-        "import queue, threading\n"
+        "import queue, signal, threading\n"
+        f"signal.signal(signal.SIGINT, {handler})\n"
         "batches = queue.Queue(2)\n"
         "def read():\n"
         "    while True:\n"
