@@ -68,14 +68,18 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], bool]) -> NoR
     run = _prepared(script)
     session = Session(lambda times, _: _end_if_enough(script, session, times))
     is_reported: list[bool] = []
+    reporting = threading.RLock()  # a signal handler of the script may call `os._exit` in the midst of it
 
     def end() -> bool:
-        if not session.is_here or is_reported:
+        if not session.is_here:  # a fork may have inherited the lock
             return True
-        is_reported.append(True)
-        session.is_over = True
-        session.stop()
-        return report(diagnoses(session))
+        with reporting:
+            if is_reported:
+                return True
+            is_reported.append(True)
+            session.is_over = True
+            session.stop()
+            return report(diagnoses(session))
 
     leave = os._exit
 

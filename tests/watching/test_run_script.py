@@ -153,6 +153,40 @@ def test_ranks_are_ended_by_the_batches_of_one_loop_since_they_may_have_others(
     assert sorted(each["batches"] for each in found) == [20, 30]
 
 
+ENDINGS = """
+import os, signal, sys, threading
+from etl.watching.script import Script, run_script
+
+def end_in_a_thread():
+    thread = threading.Thread(target=os._exit, args=(3,))
+    thread.start()
+    thread.join(0.2)
+
+def end_in_a_signal():
+    signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))
+    signal.raise_signal(signal.SIGUSR1)
+
+def report(found):
+    print("reports", flush=True)
+    {0}()
+    print("reported", flush=True)
+    return True
+
+run_script(Script(sys.argv[1], False, []), report)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "output"), [("end_in_a_thread", "reports\nreported\n"), ("end_in_a_signal", "reports\n")]
+)
+def test_an_exit_of_another_thread_waits_for_the_report_and_one_of_a_signal_does_not(
+    script: Path, end: str, output: str
+) -> None:
+    script.touch()
+    done = run_python("-c", ENDINGS.format(end), script)
+    assert (done.returncode, done.stdout) == (3, output), done.stderr
+
+
 def test_a_look_at_the_first_batch_is_no_epoch(script: Path) -> None:
     script.write_text(
         f"{LOOP}\nloader = DataLoader(range(200), 2)\nnext(iter(loader))\nwhile True:\n    for batch in loader: pass\n"
