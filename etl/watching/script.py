@@ -29,6 +29,8 @@ from etl.watching.hooks import watch_all
 from etl.watching.session import Session
 from etl.watching.times import LoopTimes
 
+# Results of ranks that are older are those of an attempt before a restart.
+BEGAN = time.monotonic()
 # Seconds that the first rank waits for the others' results.
 RANKS_SECONDS = 10.0
 # Ends the main thread when another one reaches a limit. A script, nohup or a shell may ignore or handle SIGINT, which
@@ -209,27 +211,34 @@ def join_ranks(found: list[Diagnosis]) -> list[list[Diagnosis]] | None:
     if count == 1:
         return [found]
     _remove_leftovers()
-    names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    run = "-".join(os.environ.get(name, "") for name in names) + f"-{os.getppid()}"
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT")  # not its count of restarts, which stays when ranks come or go
+    run = "-".join(os.environ.get(name, "") for name in names).replace("/", "_") + f"-{os.getppid()}"
     folder = Path(tempfile.gettempdir()) / f"etl-run-{os.getuid()}-{run}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user; set TMPDIR to a folder of your own")
     unfinished = folder / f"{rank}.unfinished"
-    unfinished.write_text(json.dumps([each.as_dict() for each in found]))
+    unfinished.write_text(json.dumps([time.monotonic(), [each.as_dict() for each in found]]))
     unfinished.rename(folder / f"{rank}.json")
     if rank:
         return None
     files = [folder / f"{each}.json" for each in range(count)]
     until = time.monotonic() + RANKS_SECONDS
-    while not all(file.exists() for file in files) and time.monotonic() < until:
+    while None in (everyone := list(map(_result, files))) and time.monotonic() < until:
         time.sleep(0.05)
-    everyone = [[Diagnosis(**each) for each in json.loads(file.read_text())] if file.exists() else [] for file in files]
     for file in files:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # a late rank has written meanwhile
         folder.rmdir()
-    return everyone
+    return [each or [] for each in everyone]
+
+
+def _result(file: Path) -> list[Diagnosis] | None:
+    """Return what a rank has found; None if it has written nothing in this attempt."""
+    if not file.exists():
+        return None
+    ended, found = json.loads(file.read_text())
+    return [Diagnosis(**each) for each in found] if ended > BEGAN else None
 
 
 def _remove_leftovers() -> None:

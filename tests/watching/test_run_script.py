@@ -410,9 +410,9 @@ COMPUTES = replace(WAITS, verdict="computes", share=0.01, low=0.0, high=0.02)
 
 @pytest.fixture
 def second_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make this process the second of two ranks that torchrun has started once, and return their temporary folder."""
+    """Make this process the second of two ranks of torchrun, and return their temporary folder."""
     variables = {"LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "run", "MASTER_PORT": 1}
-    for name, value in {**variables, "TORCHELASTIC_RESTART_COUNT": 0}.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("etl.watching.script.RANKS_SECONDS", 0.0)
@@ -421,27 +421,35 @@ def second_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_results_of_ranks_are_not_written_into_a_folder_of_someone_else(second_rank: Path) -> None:
     (second_rank / "theirs").mkdir()
-    (second_rank / f"etl-run-{os.getuid()}-run-1-0-{os.getppid()}").symlink_to(second_rank / "theirs")
+    (second_rank / f"etl-run-{os.getuid()}-run-1-{os.getppid()}").symlink_to(second_rank / "theirs")
     with pytest.raises(PermissionError, match="belongs to another user"):
         join_ranks([])
     assert not list((second_rank / "theirs").iterdir())
 
 
-@pytest.mark.parametrize(("restarts", "expected"), [(0, [[COMPUTES], [WAITS]]), (1, [[COMPUTES], []])])
+@pytest.mark.parametrize(("is_restarted", "expected"), [(False, [[COMPUTES], [WAITS]]), (True, [[COMPUTES], []])])
 @pytest.mark.usefixtures("second_rank")
 def test_results_of_an_attempt_before_a_restart_do_not_count(
-    monkeypatch: pytest.MonkeyPatch, restarts: int, expected: list[list[Diagnosis]]
+    monkeypatch: pytest.MonkeyPatch, is_restarted: bool, expected: list[list[Diagnosis]]
 ) -> None:
     assert join_ranks([WAITS]) is None
+    if is_restarted:
+        monkeypatch.setattr("etl.watching.script.BEGAN", time.monotonic())
     monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
     assert join_ranks([COMPUTES]) == expected
+
+
+def test_the_id_of_a_run_of_torchrun_may_be_any_text(second_rank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "project/run 7")
+    assert join_ranks([WAITS]) is None
+    (folder,) = second_rank.iterdir()
+    assert [each.name for each in folder.iterdir()] == ["1.json"]
 
 
 def test_old_folders_of_ranks_that_were_killed_are_removed(second_rank: Path) -> None:
     ended = 2**22 + 1  # more than Linux ever has
     for name, launcher, age in (("left", ended, 10**6), ("young", ended, 60), ("running", os.getpid(), 10**6)):
-        folder = second_rank / f"etl-run-{os.getuid()}-{name}-1-0-{launcher}"
+        folder = second_rank / f"etl-run-{os.getuid()}-{name}-1-{launcher}"
         folder.mkdir()
         (folder / "1.json").touch()
         os.utime(folder, (time.time() - age,) * 2)
