@@ -69,6 +69,7 @@ def run_study(
     measure: Callable[[Key], Result],
     show: Callable[[dict[Key, Result], Console], None],
     name: Callable[[Key], str] = str,
+    environment: Mapping[str, Any] | None = None,
 ) -> int:
     """Measure what is missing, show all results, and return the exit code: 2 if the study failed.
 
@@ -91,6 +92,8 @@ def run_study(
         Called with the results by key, and the console.
     name : callable
         Returns what a key is called while it is measured.
+    environment : mapping of str to JSON values, optional
+        As `describe_environment` has returned it; by default it is called.
     """
     errors = Console(stderr=True)
     keys = wanted if callable(wanted) else lambda _: wanted
@@ -99,10 +102,11 @@ def run_study(
     errors.print(f"Results are kept in {path}; an interrupted study goes on.", highlight=False, soft_wrap=True)
     took: list[float] = []
     try:
-        journal = Journal(kind, path, {"plan": plan.to_json(), **header}, describe_environment())
+        here = environment or describe_environment()
+        journal = Journal(kind, path, {"plan": plan.to_json(), **header}, here)
         while missing := [each for each in keys(journal.results) if each not in journal.results]:
             if not took:
-                refuse_other_machine(path)
+                refuse_other_machine(path, here["machine"])
             left = f", {len(missing) * statistics.median(took) / 60:.0f} minutes left" if took else ""
             errors.print(f"{len(took) + 1} of {len(took) + len(missing)}{left}: {name(missing[0])}", highlight=False)
             started = time.monotonic()
@@ -121,9 +125,8 @@ def run_study(
     return 0
 
 
-def refuse_other_machine(path: Path) -> None:
+def refuse_other_machine(path: Path, here: Mapping[str, Any]) -> None:
     """Raise `JournalError` if the first results in a journal are of another processor or number of CPUs."""
-    here = etl.doctor.describe_machine()
     there = next((line["environment"]["machine"] for line in read_lines(path) if "environment" in line), here)
     if any(there[name] != here[name] for name in ("processor", "cpus")):
         raise JournalError(

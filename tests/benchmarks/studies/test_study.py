@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import etl
 from benchmarks.journal import Kind
 from benchmarks.measuring.statistics import Outcome
 from benchmarks.measuring.values import JsonValues
@@ -100,6 +101,19 @@ def test_results_of_another_machine_are_shown_but_nothing_is_added_to_them(
         assert run(path, pytest.fail) == (2, [])
         assert str(value) in capsys.readouterr().err
         assert path.read_text() == text.removesuffix(results[-1])
+
+
+def test_a_study_describes_its_machine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[dict[str, Any]] = []
+    describe_machine = etl.doctor.describe_machine
+
+    def describe() -> dict[str, Any]:
+        described.append(describe_machine())
+        return described[-1]
+
+    monkeypatch.setattr(etl.doctor, "describe_machine", describe)
+    assert run(tmp_path / "study.jsonl") == (0, [1, 4, 9])
+    assert len(described) == 1
 
 
 def test_details_in_which_machines_of_a_kind_differ_do_not_end_a_study(tmp_path: Path) -> None:
