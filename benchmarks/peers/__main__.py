@@ -40,7 +40,7 @@ from benchmarks.peers.peer_table import show
 from benchmarks.peers.rows import AGAIN, OURS, PEERS, ROWS, SLOWED, TASKS, Row
 from benchmarks.servers import ROOT
 from benchmarks.studies.study import FOLDER as RESULTS
-from benchmarks.studies.study import Plan, describe_environment, refuse_other_machine, run_study, study_parser
+from benchmarks.studies.study import Plan, describe_environment, refuse_other_environment, run_study, study_parser
 
 FOLDER = ROOT / ".asv" / "peers"
 # Pairs of each row; of a row that is close, until its interval is this narrow on either side, or there are so many.
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if any(key not in committed for key in wanted_pairs(committed, asked, options.pairs)):
                 environment = describe_environment()
-                refuse_other_machine(path, environment["machine"])
+                refuse_other_environment(path, environment)
         except ValueError as error:
             say_failure(error, errors)
             return 2
