@@ -272,13 +272,16 @@ def describe(subject: str, ranks: Sequence[Sequence[Diagnosis]], first: int = 0)
         ]
         return "\n".join(lines)
     found = ranks[slowest][0]
-    shares = [each[0].share for rank, each in enumerate(ranks) if each and rank != slowest]
-    if found.verdict == "waits" and shares and found.share - max(shares) > NOTICEABLE:
+    others = [each[0] for rank, each in enumerate(ranks) if each and rank != slowest]
+    most = max((each.share for each in others), default=1.0)
+    if found.verdict == "waits" and found.share - most > NOTICEABLE:
         name = f"rank {first + slowest}"
-        return (
-            f"{found.describe(f'{name} of {subject}')}\nThe other ranks wait for data {max(shares):.0%} of the time, "
-            f"and in their steps for {name}: a slow rank."
-        )
+        said = f"{found.describe(f'{name} of {subject}')}\nThe other ranks wait for data at most {most:.0%} of the time"
+        # Ranks that wait for each other take as long for a batch. Others with such steps take less by the difference.
+        least = min(each.wait_seconds + each.step_seconds for each in others)
+        if least > (1 - NOTICEABLE) * (found.wait_seconds + found.step_seconds):
+            said += f", and in their steps for {name}: a slow rank"
+        return f"{said}."
     said = found.describe(f"the slowest rank of {subject}")
     missing = ", ".join(str(rank) for rank, each in enumerate(ranks, first) if not each)
     return f"{said}\nNothing was found of rank {missing}." if missing else said

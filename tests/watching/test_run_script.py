@@ -465,6 +465,13 @@ def test_ranks_have_their_numbers_among_all_machines() -> None:
     assert describe("train.py", [[COMPUTES], []], first=8).endswith("Nothing was found of rank 9.")
 
 
+def test_ranks_that_are_faster_than_a_slow_one_do_not_wait_for_it() -> None:
+    alone = replace(COMPUTES, wait_seconds=0.0001, step_seconds=0.01)
+    said = describe("train.py", [[alone], [WAITS]])
+    assert said.startswith("rank 1 of train.py waits for data")
+    assert said.endswith("The other ranks wait for data at most 1% of the time.")
+
+
 def test_a_notebook_runs_it_beside_itself_and_goes_on(script: Path) -> None:
     pytest.importorskip("IPython")
     script.write_text(f"{LOOP}\ntrain()\nimport sys; sys.exit(0)\n")
