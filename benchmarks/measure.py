@@ -162,20 +162,33 @@ class CellServer(Fleet):
     def __init__(self, conditions: CellConditions) -> None:
         super().__init__(lambda _: _start_server(conditions))
         self._conditions = conditions
+        self._fastest: dict[Cell, int] = {}
 
     def measure(self, cell: Cell) -> CellSample:
         """Return a sample of `cell` from a fresh process, or raise `MeasurementError`."""
         if cell.ranks == 1:
-            return CellSample.from_json(self.sample(str(cell), {"cell": to_json(cell), "rank": None}))
+            return self._sample_of(cell, self._threads_beside(cell) if cell.is_foreign else None)
         with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
             meeting = Path(folder) / "meeting"
             create_meetings(meeting, cell.ranks)
             ranks = [Rank(number, cell.ranks, str(meeting)) for number in range(cell.ranks)]
             with closing(Fleet(partial(self._start_rank, cell.ranks), cell.ranks)) as servers:
-                requests = [{"cell": to_json(cell), "rank": rank.to_json()} for rank in ranks]
+                requests = [{"cell": to_json(cell), "rank": rank.to_json(), "threads": None} for rank in ranks]
                 answers = servers.sample_all(str(cell), requests)
         # Training averages gradients in every step.
         return join([CellSample.from_json(each) for each in answers], are_together=cell.compute == "training")
+
+    def _threads_beside(self, cell: Cell) -> int:
+        """Return with how many threads compute is fastest beside a user's loader, which takes CPUs as it likes."""
+        if cell not in self._fastest:
+            cpus = len(self._conditions.cpus)
+            counts = dict.fromkeys((cpus, max(1, cpus // 2), 1))
+            self._fastest[cell] = min(counts, key=lambda each: self._sample_of(cell, each).epoch.wall.total)
+        return self._fastest[cell]
+
+    def _sample_of(self, cell: Cell, threads: int | None) -> CellSample:
+        request = {"cell": to_json(cell), "rank": None, "threads": threads}
+        return CellSample.from_json(self.sample(str(cell), request))
 
     def _start_rank(self, count: int, rank: int) -> Server:
         """Start the server of one of `count` ranks that load and compute at the same time, on its part of the CPUs."""
@@ -194,19 +207,22 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 
     def answer(asked: Request) -> Answer:
         rank = None if asked["rank"] is None else Rank.from_json(asked["rank"])
-        return measure_cell(from_json(Cell, asked["cell"]), conditions, rank).to_json()
+        return measure_cell(from_json(Cell, asked["cell"]), conditions, rank, asked["threads"]).to_json()
 
     return {}, every_answer(answer)
 
 
 @contextmanager
 def loading_of(
-    cell: Cell, conditions: CellConditions, rank: Rank | None = None
+    cell: Cell, conditions: CellConditions, rank: Rank | None = None, threads: int | None = None
 ) -> Iterator[tuple[MeasuredLoader, CellCompute]]:
-    """Yield how a cell loads and its compute, with its runtime settings in force."""
+    """Yield how a cell loads and its compute, with its runtime settings in force.
+
+    Compute has `threads` threads, by default as many as `compute_threads` says.
+    """
     with (
         etl.runtime.HeapPolicy(cell.heap),
-        etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),
+        etl.runtime.ThreadPolicy(threads or compute_threads(cell, len(conditions.cpus))),
         etl.runtime.GcPolicy(cell.garbage_collection),
     ):
         compute = CellCompute(cell, conditions.data, None if rank is None else partial(_distributed, rank))
@@ -263,13 +279,15 @@ def join(samples: Sequence[CellSample], are_together: bool) -> CellSample:
     )
 
 
-def measure_cell(cell: Cell, conditions: CellConditions, rank: Rank | None = None) -> CellSample:
+def measure_cell(
+    cell: Cell, conditions: CellConditions, rank: Rank | None = None, threads: int | None = None
+) -> CellSample:
     """Return a sample of a cell, from one process.
 
     The first epoch is not timed: its batches are digested, its memory is watched, and it shows how many epochs take
     `min_seconds`. Then a sample is taken as in a comparison. The parameters are those of `loading_of`.
     """
-    with loading_of(cell, conditions, rank) as (loading, compute):
+    with loading_of(cell, conditions, rank, threads) as (loading, compute):
         content = CellEpoch()
         with PeakMemory() as memory, Epochs(loading) as epochs:
             first = run_epoch(epochs, content.noting(compute.step))

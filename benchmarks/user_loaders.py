@@ -124,7 +124,7 @@ def open_loader(cell: Cell, data: Data) -> Iterable[Any]:
 def make_task(cell: Cell, data: Data) -> etl.Task:
     """Return the task of a user's loader: the photographs that all strategies load, on the CPUs of this process.
 
-    How it splits the CPUs between loading and compute is its own affair, so both have all of them.
+    How it uses the CPUs beside compute is its own affair.
     """
     cpus = len(os.sched_getaffinity(0))
     return etl.Task(

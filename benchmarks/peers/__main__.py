@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -39,7 +40,7 @@ from benchmarks.peers.peer_table import show
 from benchmarks.peers.rows import AGAIN, OURS, PEERS, ROWS, SLOWED, TASKS, Row
 from benchmarks.servers import ROOT
 from benchmarks.studies.study import FOLDER as RESULTS
-from benchmarks.studies.study import Plan, refuse_other_machine, run_study, study_parser
+from benchmarks.studies.study import Plan, describe_environment, refuse_other_environment, run_study, study_parser
 
 FOLDER = ROOT / ".asv" / "peers"
 # Pairs of each row; of a row that is close, until its interval is this narrow on either side, or there are so many.
@@ -56,11 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True)
     path = options.samples or RESULTS / "peers.jsonl"
     asked = [row for row in ROWS if row.task in options.task and row.peer in (PEERS[0], *options.only)]
+    environment: dict[str, Any] | None = None
     if options.samples is None:  # now, because environments take long to make
         committed = read_results(path, PAIRS)
         try:
             if any(key not in committed for key in wanted_pairs(committed, asked, options.pairs)):
-                refuse_other_machine(path)
+                environment = describe_environment()
+                refuse_other_environment(path, environment)
         except ValueError as error:
             say_failure(error, errors)
             return 2
@@ -112,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measure,
         lambda _, console: show(path, console),
         lambda key: f"{key[0]}, {key[1]}, {key[2]}, pair {key[3] + 1}",
+        environment,
     )
 
 

@@ -69,7 +69,7 @@ class PeerStudy:
 
     def __init__(self, path: Path) -> None:
         self.header, *lines = read_lines(path)
-        self.environment: Mapping[str, Any] = next(each["environment"] for each in lines if "environment" in each)
+        self.environments: list[Mapping[str, Any]] = [each["environment"] for each in lines if "environment" in each]
         self.results: dict[Key, PairResult] = results_in(lines, PAIRS)
 
     def rows(self, task: str) -> list[Measured]:
@@ -100,11 +100,12 @@ class PeerStudy:
 
     def describe(self) -> str:
         """Return where the pairs were measured, in a sentence."""
-        machine = self.environment["machine"]
+        machine = self.environments[0]["machine"]  # results of another one are not added
+        commits = list(dict.fromkeys(each["commit"] for each in self.environments))
         return (
-            f"Measured at commit {self.environment['commit']} on {machine['cpus']} CPUs ({machine['processor']}): "
-            f"{self.header['photographs']:,} photographs, batches of {self.header['batch_size']}, "
-            f"{self.header['workers']} workers."
+            f"Measured at commit{'s' if commits[1:] else ''} {', '.join(commits)} on {machine['cpus']} CPUs "
+            f"({machine['processor']}): {self.header['photographs']:,} photographs, batches of "
+            f"{self.header['batch_size']}, {self.header['workers']} workers."
         )
 
 

@@ -26,6 +26,8 @@ from benchmarks.servers import ROOT
 # The journals that are committed: what README and docs say comes from them (benchmarks/evidence.py).
 FOLDER = ROOT / "benchmarks" / "studies" / "results"
 INTERRUPTED = 130
+# Versions of this project's own code, which a study does not compare.
+OWN_VERSIONS = {"fair-etl", "instruments"}
 Returned = TypeVar("Returned")
 
 
@@ -61,12 +63,13 @@ def run_study(
     measure: Callable[[Key], Result],
     show: Callable[[dict[Key, Result], Console], None],
     name: Callable[[Key], str] = str,
+    environment: Mapping[str, Any] | None = None,
 ) -> int:
     """Measure what is missing, show all results, and return the exit code: 2 if the study failed.
 
     An interrupted study goes on if kind, plan and header are the same, so the header must have all that decides what is
-    measured. It does not have the code: name another file after a change of it. Results of another machine are shown,
-    but nothing is added to them.
+    measured. It does not have the code: name another file after a change of it. Results of another machine, or of other
+    versions of packages, are shown, but nothing is added to them.
 
     Parameters
     ----------
@@ -79,6 +82,8 @@ def run_study(
         results so far before each measurement.
     name : callable
         Returns what a key is called while it is measured.
+    environment : mapping of str to JSON values, optional
+        As `describe_environment` has returned it; by default it is called.
     """
     errors = Console(stderr=True)
     keys = wanted if callable(wanted) else lambda _: wanted
@@ -87,10 +92,11 @@ def run_study(
     errors.print(f"Results are kept in {path}; an interrupted study goes on.", highlight=False, soft_wrap=True)
     took: list[float] = []
     try:
-        journal = Journal(kind, path, {"plan": plan.to_json(), **header}, describe_environment())
+        here = environment or describe_environment()
+        journal = Journal(kind, path, {"plan": plan.to_json(), **header}, here)
         while missing := [each for each in keys(journal.results) if each not in journal.results]:
             if not took:
-                refuse_other_machine(path)
+                refuse_other_environment(path, here)
             left = f", {len(missing) * statistics.median(took) / 60:.0f} minutes left" if took else ""
             errors.print(f"{len(took) + 1} of {len(took) + len(missing)}{left}: {name(missing[0])}", highlight=False)
             started = time.monotonic()
@@ -109,15 +115,21 @@ def run_study(
     return 0
 
 
-def refuse_other_machine(path: Path) -> None:
-    """Raise `JournalError` if the first results in a journal are of another processor or number of CPUs."""
-    here = etl.doctor.describe_machine()
-    there = next((line["environment"]["machine"] for line in read_lines(path) if "environment" in line), here)
-    if any(there[name] != here[name] for name in ("processor", "cpus")):
+def refuse_other_environment(path: Path, here: Mapping[str, Any]) -> None:
+    """Raise `JournalError` if the first results in a journal are of another processor, number of CPUs, or package."""
+    there = next((line["environment"] for line in read_lines(path) if "environment" in line), here)
+    machine, of_here = there["machine"], here["machine"]
+    if any(machine[name] != of_here[name] for name in ("processor", "cpus")):
         raise JournalError(
-            f"{path} was measured on {there['cpus']} CPUs ({there['processor']}), and here are {here['cpus']} "
-            f"({here['processor']}); name another file: --samples FILE"
+            f"{path} was measured on {machine['cpus']} CPUs ({machine['processor']}), and here are {of_here['cpus']} "
+            f"({of_here['processor']}); name another file: --samples FILE"
         )
+    versions, of_here = there["versions"], here["versions"]
+    names = sorted((versions.keys() | of_here.keys()) - OWN_VERSIONS)
+    changed = [name for name in names if versions.get(name) != of_here.get(name)]
+    if changed:
+        was, now = (", ".join(f"{name} {each.get(name)}" for name in changed) for each in (versions, of_here))
+        raise JournalError(f"{path} was measured with {was}, and here is {now}; name another file: --samples FILE")
 
 
 def in_fresh_process(function: Callable[..., Returned], *arguments: Any, method: str = "spawn") -> Returned:

@@ -112,7 +112,7 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
     """Describe the machine, and watch other processes for `seconds`. This process should be idle meanwhile."""
     name, extensions = _cpu()
     ranks = _with_children(other_ranks())
-    cpus = os.sched_getaffinity(0)
+    cpus, quota = os.sched_getaffinity(0), cgroup_quota()
     beside = [each for each in ranks if shares_cpus(each, cpus)]
     used = _cpu_seconds(beside)
     started = time.perf_counter()
@@ -129,12 +129,22 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
         missing=tuple(each for each in OPTIONAL if importlib.util.find_spec(each) is None),
         watched_seconds=seconds,
         steal=noise.steal,
-        other_processes=max(0.0, noise.other_processes - used / available),
+        other_processes=_taken(noise.other_processes - used / available, len(cpus), quota),
         busy_processes=busy,
         nvidia_gpus=len(list(NVIDIA_DRIVER.iterdir())) if NVIDIA_DRIVER.is_dir() else 0,
         gpus=look_at_gpus({each.pid for each in _with_children([psutil.Process(), *ranks])}),
-        cpu_quota=cgroup_quota(),
+        cpu_quota=quota,
     )
+
+
+def _taken(share: float, cpus: int, quota: float | None) -> float:
+    """Return the share that others took of the CPUs that this process may use, if they used `share` of `cpus` CPUs.
+
+    A quota allows fewer than these, so others may have left enough of them free.
+    """
+    usable = min(cpus, quota or cpus)
+    free = cpus * (1 - max(0.0, min(share, 1.0)))
+    return max(0.0, usable - free) / usable
 
 
 def _with_children(processes: list[psutil.Process]) -> list[psutil.Process]:

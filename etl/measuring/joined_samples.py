@@ -76,7 +76,7 @@ def join_samples(samples: Sequence[AnySample], are_together: bool | None = None)
         ranks=[
             RankSample(
                 epoch=each.epoch,
-                first_batch=each.stalls[0][0],
+                first_batch=each.first_stall,
                 waits=Split(float(waits[rank, :first].sum()), float(waits[rank, first:].sum()))
                 if are_together
                 else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -179,6 +180,11 @@ class Sample(JsonValues):
     transfer: Split | None = None
     throttled: float = 0.0
     walls: list[float] = field(default_factory=list)
+
+    @property
+    def first_stall(self) -> float:
+        """The stall before the first batch of an epoch, as the mean of its epochs."""
+        return statistics.fmean(each[0] for each in self.stalls)
 
     @property
     def later_stalls(self) -> list[float]:

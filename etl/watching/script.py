@@ -29,8 +29,13 @@ from etl.watching.hooks import watch_all
 from etl.watching.session import Session
 from etl.watching.times import LoopTimes
 
+# Results of ranks that are older are those of an attempt before a restart.
+BEGAN = time.monotonic()
 # Seconds that the first rank waits for the others' results.
 RANKS_SECONDS = 10.0
+# Ends the main thread when another one reaches a limit. A script, nohup or a shell may ignore or handle SIGINT, which
+# is only for systems that have no such signal.
+END_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGINT)
 # Folders in which ranks meet are left behind if they are older than this.
 LEFT_SECONDS = 86400.0
 
@@ -65,21 +70,31 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], bool]) -> NoR
     run = _prepared(script)
     session = Session(lambda times, _: _end_if_enough(script, session, times))
     is_reported: list[bool] = []
+    reporting = threading.RLock()  # a signal handler of the script may call `os._exit` in the midst of it
 
     def end() -> bool:
-        if not session.is_here or is_reported:
+        if not session.is_here:  # a fork may have inherited the lock
             return True
-        is_reported.append(True)
-        session.is_over = True
-        session.stop()
-        return report(diagnoses(session))
+        with reporting:
+            if is_reported:
+                return True
+            is_reported.append(True)
+            session.is_over = True
+            session.stop()
+            return report(diagnoses(session))
 
     leave = os._exit
 
     def leave_at_once(code: int) -> NoReturn:
         leave(code if end() else code or 2)
 
+    def end_main_thread(*_: object) -> None:
+        if not is_reported:
+            raise SystemExit(0)
+
     os._exit = leave_at_once  # type: ignore[assignment]
+    if END_SIGNAL != signal.SIGINT:
+        signal.signal(END_SIGNAL, end_main_thread)
     watch_all(session)
     session.start()
     try:
@@ -153,7 +168,7 @@ def _end_if_enough(script: Script, session: Session, times: LoopTimes) -> None:
     ):
         if threading.current_thread() is not threading.main_thread() and not session.is_over:
             session.is_over = True
-            os.kill(os.getpid(), signal.SIGINT)  # Python raises it in the main thread, which may wait for this one
+            os.kill(os.getpid(), END_SIGNAL)  # Python raises it in the main thread, which may wait for this one
         raise SystemExit(0)
 
 
@@ -196,27 +211,34 @@ def join_ranks(found: list[Diagnosis]) -> list[list[Diagnosis]] | None:
     if count == 1:
         return [found]
     _remove_leftovers()
-    names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    run = "-".join(os.environ.get(name, "") for name in names) + f"-{os.getppid()}"
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT")  # not its count of restarts, which stays when ranks come or go
+    run = "-".join(os.environ.get(name, "") for name in names).replace("/", "_") + f"-{os.getppid()}"
     folder = Path(tempfile.gettempdir()) / f"etl-run-{os.getuid()}-{run}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user; set TMPDIR to a folder of your own")
     unfinished = folder / f"{rank}.unfinished"
-    unfinished.write_text(json.dumps([each.as_dict() for each in found]))
+    unfinished.write_text(json.dumps([time.monotonic(), [each.as_dict() for each in found]]))
     unfinished.rename(folder / f"{rank}.json")
     if rank:
         return None
     files = [folder / f"{each}.json" for each in range(count)]
     until = time.monotonic() + RANKS_SECONDS
-    while not all(file.exists() for file in files) and time.monotonic() < until:
+    while None in (everyone := list(map(_result, files))) and time.monotonic() < until:
         time.sleep(0.05)
-    everyone = [[Diagnosis(**each) for each in json.loads(file.read_text())] if file.exists() else [] for file in files]
     for file in files:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # a late rank has written meanwhile
         folder.rmdir()
-    return everyone
+    return [each or [] for each in everyone]
+
+
+def _result(file: Path) -> list[Diagnosis] | None:
+    """Return what a rank has found; None if it has written nothing in this attempt."""
+    if not file.exists():
+        return None
+    ended, found = json.loads(file.read_text())
+    return [Diagnosis(**each) for each in found] if ended > BEGAN else None
 
 
 def _remove_leftovers() -> None:
@@ -250,13 +272,16 @@ def describe(subject: str, ranks: Sequence[Sequence[Diagnosis]], first: int = 0)
         ]
         return "\n".join(lines)
     found = ranks[slowest][0]
-    shares = [each[0].share for rank, each in enumerate(ranks) if each and rank != slowest]
-    if found.verdict == "waits" and shares and found.share - max(shares) > NOTICEABLE:
+    others = [each[0] for rank, each in enumerate(ranks) if each and rank != slowest]
+    most = max((each.share for each in others), default=1.0)
+    if found.verdict == "waits" and found.share - most > NOTICEABLE:
         name = f"rank {first + slowest}"
-        return (
-            f"{found.describe(f'{name} of {subject}')}\nThe other ranks wait for data {max(shares):.0%} of the time, "
-            f"and in their steps for {name}: a slow rank."
-        )
+        said = f"{found.describe(f'{name} of {subject}')}\nThe other ranks wait for data at most {most:.0%} of the time"
+        # Ranks that wait for each other take as long for a batch. Others with such steps take less by the difference.
+        least = min(each.wait_seconds + each.step_seconds for each in others)
+        if least > (1 - NOTICEABLE) * (found.wait_seconds + found.step_seconds):
+            said += f", and in their steps for {name}: a slow rank"
+        return f"{said}."
     said = found.describe(f"the slowest rank of {subject}")
     missing = ", ".join(str(rank) for rank, each in enumerate(ranks, first) if not each)
     return f"{said}\nNothing was found of rank {missing}." if missing else said

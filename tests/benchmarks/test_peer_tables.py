@@ -31,6 +31,14 @@ def test_a_loader_has_two_rows_which_are_compared_like_with_like(journal: Path) 
     assert presaved[-1].startswith("| h5py | as documented | 1,000 | 0.100 | 5 |")  # too few pairs for an interval
 
 
+def test_every_commit_is_named_at_which_pairs_were_measured(journal: Path) -> None:
+    text = journal.read_text()
+    _, environment, *_ = text.splitlines(keepends=True)
+    later = environment.replace("0123456789ab", "ba9876543210")
+    journal.write_text(f"{text}{later}{environment}")
+    assert "Measured at commits 0123456789ab, ba9876543210 on 2 CPUs (a processor): 1,000" in render(journal)
+
+
 def test_what_is_missing_is_named_with_the_last_line_of_the_reason(journal: Path) -> None:
     text = render(journal)
     assert "Grain, simplejpeg, decoded and resized in every epoch (ModuleNotFoundError: grain)" in text

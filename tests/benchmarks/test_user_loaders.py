@@ -26,11 +26,21 @@ from benchmarks.cells import (
     chosen_profile,
 )
 from benchmarks.datasets import DATA_VARIABLE
-from benchmarks.measure import CellMetrics, CellResults, cpus_of_cells, disqualify_other_amounts, measure_cells
+from benchmarks.measure import (
+    CellConditions,
+    CellMetrics,
+    CellResults,
+    CellSample,
+    CellServer,
+    cpus_of_cells,
+    disqualify_other_amounts,
+    measure_cells,
+)
 from benchmarks.measuring.arrays import leaves_in
 from benchmarks.measuring.clock import EpochMetrics, Split
 from benchmarks.user_loaders import check_functions, find_function, open_loader, prepare_loaders
-from benchmarks.workload import Data, PreparedLoader, compute_threads, make_data, unsupported_reason
+from benchmarks.workload import Data, PreparedLoader, make_data, unsupported_reason
+from tests.comparison_workloads import make_sample
 
 ROOT = Path(__file__).parents[2]
 LOADERS = "tests.photograph_loaders"
@@ -238,8 +248,22 @@ def test_a_loader_is_asked_for_the_batches_of_its_cell(data: Data) -> None:
     assert sorted(chain(*first)) == sorted(chain(*second))
 
 
-def test_a_loader_has_all_cpus_and_so_has_compute() -> None:
-    assert compute_threads(Cell("mine"), 4) == 4
+def test_beside_a_loader_of_the_user_compute_has_the_fastest_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {name: value for name, value in vars(make_sample()).items() if name != "runtime"}
+    asked: list[int | None] = []
+
+    def answer(_: str, request: dict[str, Any]) -> Any:
+        threads = request["threads"]
+        asked.append(threads)
+        wall = Split(0.0, abs(2.1 - (threads or 0)))
+        return CellSample(**(given | {"epoch": dataclasses.replace(given["epoch"], wall=wall)})).to_json()
+
+    server = CellServer(CellConditions(Data("", 64, 10, 20, {}, {}, {}, {}), 0.0, (0, 1, 2, 3)))
+    monkeypatch.setattr(server, "sample", answer)
+    assert server.measure(Cell("mine")).epoch.wall.total == pytest.approx(0.1)
+    server.measure(Cell("mine"))
+    server.measure(Cell("async-raw"))
+    assert asked == [4, 2, 1, 2, 2, None]
 
 
 def test_a_commit_without_tasks_shows_loaders_as_not_available(monkeypatch: pytest.MonkeyPatch) -> None:

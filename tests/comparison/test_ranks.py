@@ -185,6 +185,12 @@ def test_the_straggler_is_the_rank_that_the_others_wait_for() -> None:
     assert joined.steps is None
 
 
+def test_the_first_batch_of_a_rank_is_a_mean_of_its_epochs_like_its_stall() -> None:
+    stalls = [[0.3, 0.1], [0.1, 0.2]]
+    ranks = [replace(rank_sample([0.2, 0.1], [0.1, 0.1], [0.0, 0.0]), stalls=stalls) for _ in range(2)]
+    assert [each.first_batch for each in join_samples(ranks).ranks] == pytest.approx([0.2, 0.2])
+
+
 @pytest.mark.parametrize(("cpus", "share"), [([1, 2], 0.25), ([2, 3], 0.5)])
 def test_only_ranks_that_share_its_cpus_are_taken_off_what_others_used(cpus: list[int], share: float) -> None:
     straggler = rank_sample([0.3, 0.3], [0.1, 0.1], [0.0, 0.0])  # on CPUs 0 and 1, for 0.8 s

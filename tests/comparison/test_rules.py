@@ -288,12 +288,15 @@ def test_files_that_the_kernel_does_not_report_on_are_in_the_evidence() -> None:
     assert found.evidence.endswith("mincore, which does not report on 40 files that belong to another user")
 
 
-def test_unknown_files_of_a_source_are_in_the_evidence() -> None:
+def test_unknown_files_of_a_source_leave_the_rule_unchecked_unless_only_stores_are_read() -> None:
     unknown = "the files that my_data:dataset reads are unknown, and were neither read nor checked"
-    assert unknown not in checks(evidence())["cache"].evidence
-    found = checks(evidence(), asked(source="my_data:dataset"))["cache"]
-    assert found.held is True
+    conditions = asked(source="my_data:dataset")
+    found = checks(replace(evidence(), has_unknown_files=True), conditions)["cache"]
+    assert (found.held, found.broken_by) == (None, {})
     assert found.evidence.endswith(unknown)
+    of_stores = checks(evidence(is_presaved=True), conditions)["cache"]
+    assert of_stores.held is True
+    assert unknown not in of_stores.evidence
 
 
 def test_a_loader_that_may_have_read_unknown_files_leaves_the_rule_unchecked() -> None:

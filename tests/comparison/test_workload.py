@@ -26,6 +26,7 @@ from etl.sources import Record
 from etl.sources.record import record_error
 from tests.comparison_workloads import TRIED, make_workload
 from tests.sequences import NOTHING, Sequences, sequences
+from tests.user_modules import user_module
 from tests.worker_processes import descriptors
 
 RAW = Candidate("raw")
@@ -114,6 +115,21 @@ def test_the_files_of_a_large_folder_are_not_all_looked_at_in_each_sample(
     assert workload.prepared().unknown_files == {mine}
     workload, mine = asked_for({"path"}, False, photographs, tmp_path)
     assert workload.prepared().unknown_files == set()
+
+
+def test_files_of_a_source_that_is_no_path_are_unknown_but_not_those_of_its_store(tmp_path: Path) -> None:
+    code = """
+    import numpy as np
+
+    def dataset():
+        return [{"features": np.zeros(4, np.float32), "label": number % 2} for number in range(20)]
+    """
+    strategies = ("raw", "async-presaved")
+    settings = Settings("my_records:dataset", strategies=strategies, batch_size=8, compute="simulated:1ms")
+    with user_module(tmp_path, "my_records", code):
+        workload = Workload(settings, tmp_path / "stores", 1)
+    raw, _ = workload.candidates()
+    assert workload.prepared().unknown_files == {raw}
 
 
 def asked_for(

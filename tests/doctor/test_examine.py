@@ -34,7 +34,7 @@ from etl.doctor.checks.hardware import BackendInUse, CpuExtensions, VendorKernel
 from etl.doctor.checks.loading import LoadingBottleneck
 from etl.doctor.checks.memory import GarbageCollection, MemoryReuse
 from etl.doctor.checks.network import NetworkSize, size_of
-from etl.doctor.machine import look_at_machine
+from etl.doctor.machine import _taken, look_at_machine
 from etl.doctor.setup import Setup, make_setup
 from etl.doctor.steps import StepTimes, time_compute
 from etl.loading.batch import Batch
@@ -397,6 +397,16 @@ def test_a_busy_neighbour() -> None:
     assert found.severity in WORSE
     assert "python" in found.evidence
     assert OtherProcesses().look(Case(quiet_machine())).severity is Severity.FINE
+
+
+@pytest.mark.parametrize(
+    ("share", "quota", "taken"),
+    [(0.5, None, 0.5), (0.5, 128.0, 0.5), (0.5, 2.0, 0.0), (63 / 64, 2.0, 0.5), (1.0, 2.0, 1.0), (-0.01, None, 0.0)],
+)
+def test_others_take_nothing_if_they_leave_as_many_cpus_free_as_a_quota_allows(
+    share: float, quota: float | None, taken: float
+) -> None:
+    assert _taken(share, 64, quota) == pytest.approx(taken)
 
 
 def test_a_cpu_quota_that_stops_the_threads() -> None:

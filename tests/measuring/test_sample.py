@@ -155,3 +155,7 @@ def test_epochs_of_different_lengths_are_an_error(batches: int | None, message: 
 def test_what_is_in_no_part_of_the_wall_time_is_unexplained() -> None:
     sample = make_sample(wall=Split(0.05, 0.20), harness=0.004)  # 10 batches; stalls and steps take 0.1 s each
     assert sample.unexplained == pytest.approx(0.01 / 0.25)
+
+
+def test_the_stall_before_the_first_batch_is_a_mean_of_epochs_like_all_stalls() -> None:
+    assert make_sample(stalls=[[0.3, 0.1], [0.1, 0.2]]).first_stall == pytest.approx(0.2)

@@ -121,10 +121,12 @@ def test_a_limit_ends_it_early_and_well(script: Path, option: str, batches: int 
     assert batches is None or found["batches"] == batches
 
 
-def test_a_limit_ends_a_script_whose_loader_another_thread_reads(script: Path) -> None:
+@pytest.mark.parametrize("handler", ["signal.default_int_handler", "signal.SIG_IGN", "lambda *_: None"])
+def test_a_limit_ends_a_script_whose_loader_another_thread_reads(script: Path, handler: str) -> None:
     script.write_text(
         f"{LOOP}\n"
-        "import queue, threading\n"
+        "import queue, signal, threading\n"
+        f"signal.signal(signal.SIGINT, {handler})\n"
         "batches = queue.Queue(2)\n"
         "def read():\n"
         "    while True:\n"
@@ -149,6 +151,40 @@ def test_ranks_are_ended_by_the_batches_of_one_loop_since_they_may_have_others(
     assert code == 0, errors
     (found,) = json.loads(script.with_name("found.json").read_text())["ranks"]
     assert sorted(each["batches"] for each in found) == [20, 30]
+
+
+ENDINGS = """
+import os, signal, sys, threading
+from etl.watching.script import Script, run_script
+
+def end_in_a_thread():
+    thread = threading.Thread(target=os._exit, args=(3,))
+    thread.start()
+    thread.join(0.2)
+
+def end_in_a_signal():
+    signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))
+    signal.raise_signal(signal.SIGUSR1)
+
+def report(found):
+    print("reports", flush=True)
+    {0}()
+    print("reported", flush=True)
+    return True
+
+run_script(Script(sys.argv[1], False, []), report)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "output"), [("end_in_a_thread", "reports\nreported\n"), ("end_in_a_signal", "reports\n")]
+)
+def test_an_exit_of_another_thread_waits_for_the_report_and_one_of_a_signal_does_not(
+    script: Path, end: str, output: str
+) -> None:
+    script.touch()
+    done = run_python("-c", ENDINGS.format(end), script)
+    assert (done.returncode, done.stdout) == (3, output), done.stderr
 
 
 def test_a_look_at_the_first_batch_is_no_epoch(script: Path) -> None:
@@ -374,9 +410,9 @@ COMPUTES = replace(WAITS, verdict="computes", share=0.01, low=0.0, high=0.02)
 
 @pytest.fixture
 def second_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make this process the second of two ranks that torchrun has started once, and return their temporary folder."""
+    """Make this process the second of two ranks of torchrun, and return their temporary folder."""
     variables = {"LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "run", "MASTER_PORT": 1}
-    for name, value in {**variables, "TORCHELASTIC_RESTART_COUNT": 0}.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("etl.watching.script.RANKS_SECONDS", 0.0)
@@ -385,27 +421,35 @@ def second_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_results_of_ranks_are_not_written_into_a_folder_of_someone_else(second_rank: Path) -> None:
     (second_rank / "theirs").mkdir()
-    (second_rank / f"etl-run-{os.getuid()}-run-1-0-{os.getppid()}").symlink_to(second_rank / "theirs")
+    (second_rank / f"etl-run-{os.getuid()}-run-1-{os.getppid()}").symlink_to(second_rank / "theirs")
     with pytest.raises(PermissionError, match="belongs to another user"):
         join_ranks([])
     assert not list((second_rank / "theirs").iterdir())
 
 
-@pytest.mark.parametrize(("restarts", "expected"), [(0, [[COMPUTES], [WAITS]]), (1, [[COMPUTES], []])])
+@pytest.mark.parametrize(("is_restarted", "expected"), [(False, [[COMPUTES], [WAITS]]), (True, [[COMPUTES], []])])
 @pytest.mark.usefixtures("second_rank")
 def test_results_of_an_attempt_before_a_restart_do_not_count(
-    monkeypatch: pytest.MonkeyPatch, restarts: int, expected: list[list[Diagnosis]]
+    monkeypatch: pytest.MonkeyPatch, is_restarted: bool, expected: list[list[Diagnosis]]
 ) -> None:
     assert join_ranks([WAITS]) is None
+    if is_restarted:
+        monkeypatch.setattr("etl.watching.script.BEGAN", time.monotonic())
     monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
     assert join_ranks([COMPUTES]) == expected
+
+
+def test_the_id_of_a_run_of_torchrun_may_be_any_text(second_rank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "project/run 7")
+    assert join_ranks([WAITS]) is None
+    (folder,) = second_rank.iterdir()
+    assert [each.name for each in folder.iterdir()] == ["1.json"]
 
 
 def test_old_folders_of_ranks_that_were_killed_are_removed(second_rank: Path) -> None:
     ended = 2**22 + 1  # more than Linux ever has
     for name, launcher, age in (("left", ended, 10**6), ("young", ended, 60), ("running", os.getpid(), 10**6)):
-        folder = second_rank / f"etl-run-{os.getuid()}-{name}-1-0-{launcher}"
+        folder = second_rank / f"etl-run-{os.getuid()}-{name}-1-{launcher}"
         folder.mkdir()
         (folder / "1.json").touch()
         os.utime(folder, (time.time() - age,) * 2)
@@ -419,6 +463,13 @@ def test_ranks_have_their_numbers_among_all_machines() -> None:
     assert said.startswith("rank 9 of train.py waits for data")
     assert said.endswith("in their steps for rank 9: a slow rank.")
     assert describe("train.py", [[COMPUTES], []], first=8).endswith("Nothing was found of rank 9.")
+
+
+def test_ranks_that_are_faster_than_a_slow_one_do_not_wait_for_it() -> None:
+    alone = replace(COMPUTES, wait_seconds=0.0001, step_seconds=0.01)
+    said = describe("train.py", [[alone], [WAITS]])
+    assert said.startswith("rank 1 of train.py waits for data")
+    assert said.endswith("The other ranks wait for data at most 1% of the time.")
 
 
 def test_a_notebook_runs_it_beside_itself_and_goes_on(script: Path) -> None:

@@ -133,7 +133,7 @@ def _strategy(
         loading_threads=threads.loading,
         parts=evidence.parts,
         host_wait_seconds=host_wait_seconds(samples, scale),
-        first_batch_seconds=mean_of(samples, lambda sample: sample.stalls[0][0]),
+        first_batch_seconds=mean_of(samples, lambda sample: sample.first_stall),
         stall_tails=stall_tails_of(samples),
         losses=losses_of(samples, scale),
         etl_alone_seconds=etl_alone_seconds(samples, scale),

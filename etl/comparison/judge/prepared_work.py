@@ -29,7 +29,7 @@ class PreparedWork:
     gets_all : set of Candidate
         User loaders that cannot be given fewer records than the source has.
     unknown_files : set of Candidate
-        User loaders that may read all of a folder that is too large for its cache state to be checked.
+        Candidates that may read files whose cache state cannot be checked: they are unknown, or too many.
     epoch_order : list of int
         Indices of the records in epoch 0 of the comparison's own strategies.
     """

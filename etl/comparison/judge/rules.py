@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from etl.comparison.judge.noise import THROTTLED_LIMIT
 from etl.comparison.judge.report import Check, Parts
@@ -107,12 +108,9 @@ def check_rules(evidence: Mapping[str, Evidence], conditions: FairnessConditions
         if rule in conditions.settings.unchecked:
             checks.append(Check(rule, title, None, "switched off with --no-check"))
             continue
-        seen, broken_by = checkers[rule](evidence, conditions)
-        claims = conditions.rounds >= MIN_ROUNDS and _throttled(evidence) <= THROTTLED_LIMIT
-        held: bool | None = not broken_by and (claims or rule != "noise")
-        if held and rule == "cache" and _with_unknown_files(evidence):
-            held = None
-        checks.append(Check(rule, title, held, seen, broken_by))
+        found = checkers[rule](evidence, conditions)
+        held = False if found.broken_by else found.held
+        checks.append(Check(rule, title, held, found.evidence, found.broken_by))
     return checks
 
 
@@ -121,7 +119,12 @@ def misplaced_pages(samples: Mapping[int, Sample | LoadingSample]) -> int:
     return sum(sample.misplaced_pages for sample in samples.values())
 
 
-_Found = tuple[str, dict[str, str]]
+class _Found(NamedTuple):
+    """Evidence on a rule, and why strategies broke it; `held` is that of its `Check` if none did."""
+
+    evidence: str
+    broken_by: dict[str, str]
+    held: bool | None = True
 
 
 def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
@@ -158,7 +161,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
     if conditions.randomness:
         seen += f"; {conditions.randomness}"
     levels = [f"{name} {each.sameness.describe()}" for name, each in evidence.items() if each.is_foreign]
-    return f"{seen}; {', '.join(levels)}" if levels else seen, broken
+    return _Found(f"{seen}; {', '.join(levels)}" if levels else seen, broken)
 
 
 def _possible_counts(evidence: Evidence, conditions: FairnessConditions) -> set[int]:
@@ -182,7 +185,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
     simulated = conditions.settings.simulated_seconds
     if simulated is not None:
         each_step = f"a simulated device takes {simulated * 1e3:g} ms per batch for every strategy"
-        return f"{each_step}; {_steps(conditions)}", {}
+        return _Found(f"{each_step}; {_steps(conditions)}", {})
     reference, first = next(iter(evidence.items()))
     own = _first_own(evidence)
     broken = {}
@@ -212,9 +215,9 @@ def _compute(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
     if first.check.score is None:
         what = "the model" if infers else "the user's step"
         missing = "its outputs are no tensors" if infers else "it returns no loss"
-        return f"every strategy made {what} with the same seed; {missing}; {_steps(conditions)}", broken
+        return _Found(f"every strategy made {what} with the same seed; {missing}; {_steps(conditions)}", broken)
     weights = "" if first.check.weights is None else "digests of the initial weights, and "
-    return (
+    return _Found(
         f"compared {weights}the {score} after the same steps ({first.check.score:.6g} for {reference}) of all "
         f"strategies whose samples are identical, {exactly}",
         broken,
@@ -260,7 +263,7 @@ def _resources(evidence: Mapping[str, Evidence], conditions: FairnessConditions)
         f"{bound} to CPUs {listed} for loading and compute together; the busiest strategy used {busiest:.2f} "
         f"CPUs, and the largest {peak / 1e6:,.0f} of {conditions.memory_nbytes / 1e6:,.0f} MB of memory"
     )
-    return seen, broken
+    return _Found(seen, broken)
 
 
 def _has_other_threads(evidence: Evidence, sample: Sample, conditions: FairnessConditions) -> bool:
@@ -288,17 +291,15 @@ def _cache(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> 
     if unreported:
         files = counted(unreported, "file that belongs", "files that belong")
         seen += f", which does not report on {files} to another user"
-    if conditions.settings.has_unknown_files:
-        seen += f"; the files that {conditions.settings.title} reads are unknown, and were neither read nor checked"
-    if unknown := " and ".join(_with_unknown_files(evidence)):
-        seen += f"; the files of {conditions.settings.title}, all of which {unknown} may read, are too many"
+    title = conditions.settings.title
+    unknown = " and ".join(name for name, each in evidence.items() if each.has_unknown_files)
+    if unknown and conditions.settings.has_unknown_files:
+        seen += f"; the files that {title} reads are unknown, and were neither read nor checked"
+    elif unknown:
+        seen += f"; the files of {title}, all of which {unknown} may read, are too many"
     if any(each.is_foreign for each in evidence.values()):
         seen += "; copies that a loader keeps outside the source and its own folder cannot be seen"
-    return seen, broken
-
-
-def _with_unknown_files(evidence: Mapping[str, Evidence]) -> list[str]:
-    return [name for name, each in evidence.items() if each.has_unknown_files]
+    return _Found(seen, broken, None if unknown else True)
 
 
 def _cost(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:  # noqa: ARG001
@@ -318,7 +319,7 @@ def _cost(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _
     starts = [
         f"{name} took {each.check.make_seconds:.3g} s to make" for name, each in evidence.items() if each.is_foreign
     ]
-    return "; ".join([seen, *starts]), broken
+    return _Found("; ".join([seen, *starts]), broken)
 
 
 def _noise(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
@@ -331,10 +332,10 @@ def _noise(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> 
         seen += f"; samples that were taken again: {conditions.retaken}"
     if _throttled(evidence) > THROTTLED_LIMIT:
         share = f"{_throttled(evidence):.0%} of its periods"
-        return f"{seen}; a CPU quota was used up in {share} (cpu.stat), so no difference is claimed", {}
+        return _Found(f"{seen}; a CPU quota was used up in {share} (cpu.stat), so no difference is claimed", {}, False)
     if conditions.rounds < MIN_ROUNDS:
-        return f"{seen}; an interval needs {MIN_ROUNDS} rounds, so no difference is claimed", {}
-    return (
+        return _Found(f"{seen}; an interval needs {MIN_ROUNDS} rounds, so no difference is claimed", {}, False)
+    return _Found(
         f"{seen}; intervals that hold for all ratios together in 95% of comparisons (max-t over sign flips of rounds)",
         {},
     )
@@ -358,7 +359,7 @@ def _loaded(evidence: Mapping[str, Evidence], conditions: FairnessConditions) ->
         "page was then checked with mincore"
     )
     unread = [f"{name}: {each.check.unread}" for name, each in evidence.items() if each.check.unread]
-    return "; ".join([seen, *unread]), broken
+    return _Found("; ".join([seen, *unread]), broken)
 
 
 def _sum(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:  # noqa: ARG001
@@ -368,4 +369,4 @@ def _sum(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _F
         for name, share in shares.items()
         if abs(share) > MAX_UNEXPLAINED
     }
-    return f"at most {max(map(abs, shares.values())):.2%} of a strategy's wall time is unexplained", broken
+    return _Found(f"at most {max(map(abs, shares.values())):.2%} of a strategy's wall time is unexplained", broken)

@@ -65,7 +65,7 @@ class Workload(Work):
             tried=dict(self.tried),
             part_batches={each: self.batches_of(each) for each in foreign},
             gets_all={each for each in foreign if not self.gets_selected(each)},
-            unknown_files={each for each in foreign if self._may_read_whole_folder(each) and not self._whole_folder},
+            unknown_files={each for each in candidates if self._may_read_unknown_files(each)},
             epoch_order=self.epoch_order().tolist(),
         )
 
@@ -174,6 +174,12 @@ class Workload(Work):
         if not (self.is_partial and isinstance(self.source, ImageFolder) and candidate.origin in self.tried):
             return False
         return not {"path", "source"} & self.requested[candidate.origin]
+
+    def _may_read_unknown_files(self, candidate: Candidate) -> bool:
+        """Return True if `candidate` may read files that no sample puts into the cache state, or looks at."""
+        if self.settings.has_unknown_files:
+            return not candidate.is_presaved
+        return self._may_read_whole_folder(candidate) and not self._whole_folder
 
     @functools.cached_property
     def _whole_folder(self) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import etl
 from benchmarks.journal import Kind
 from benchmarks.measuring.statistics import Outcome
 from benchmarks.measuring.values import JsonValues
@@ -82,16 +83,17 @@ def test_what_an_interrupted_study_has_measured_is_not_measured_again(
     assert run(path, pytest.fail) == (0, [1, 4, 9])
 
 
-def test_results_of_another_machine_are_shown_but_nothing_is_added_to_them(
+def test_results_of_another_machine_or_version_are_shown_but_nothing_is_added_to_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "study.jsonl"
     assert run(path) == (0, [1, 4, 9])
     assert "Nothing was measured" not in capsys.readouterr().err
     header, first, *results = path.read_text().splitlines(keepends=True)
-    for name, value in (("processor", "an abacus"), ("cpus", 10_000)):
+    changes = (("machine", "processor", "an abacus"), ("machine", "cpus", 10_000), ("versions", "numpy", "0.0.7"))
+    for part, name, value in changes:
         noted = json.loads(first)
-        noted["environment"]["machine"][name] = value
+        noted["environment"][part][name] = value
         text = "".join([header, json.dumps(noted) + "\n", *results])
         path.write_text(text)
         assert run(path, pytest.fail) == (0, [1, 4, 9])
@@ -102,12 +104,26 @@ def test_results_of_another_machine_are_shown_but_nothing_is_added_to_them(
         assert path.read_text() == text.removesuffix(results[-1])
 
 
-def test_details_in_which_machines_of_a_kind_differ_do_not_end_a_study(tmp_path: Path) -> None:
+def test_a_study_describes_its_machine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[dict[str, Any]] = []
+    describe_machine = etl.doctor.describe_machine
+
+    def describe() -> dict[str, Any]:
+        described.append(describe_machine())
+        return described[-1]
+
+    monkeypatch.setattr(etl.doctor, "describe_machine", describe)
+    assert run(tmp_path / "study.jsonl") == (0, [1, 4, 9])
+    assert len(described) == 1
+
+
+def test_details_of_machines_and_this_projects_own_version_do_not_end_a_study(tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
     assert run(path) == (0, [1, 4, 9])
     header, first, result, *_ = path.read_text().splitlines(keepends=True)
     noted = json.loads(first)
     noted["environment"]["machine"] |= {"frequency_mhz": [1.0], "memory_nbytes": 1}
+    noted["environment"]["versions"] |= {"fair-etl": "0.0.7", "instruments": "others"}
     path.write_text("".join([header, json.dumps(noted) + "\n", result]))
     assert run(path) == (0, [1, 4, 9])
 
