@@ -183,7 +183,11 @@ class RecordLoader:
                 record = self._pipeline.run(record, self._rng, cursor)
                 cursor.stage = COLLATING
                 record = flatten(record)
-                finished[index] = {name: np.array(each) for name, each in record.items()} if self._copies else record
+                # A batch has no other fields, which may be anything.
+                arrays = {name: np.asarray(record[name]) for name in batch_fields(record)}
+                if self._copies:
+                    arrays = {name: np.array(each) for name, each in arrays.items()}
+                finished[index] = {**dict.fromkeys(record), **arrays}
             except Exception as error:  # noqa: BLE001 - raised again, unless the record is to be skipped
                 finished[index] = self._skip(cursor, error)
         return finished

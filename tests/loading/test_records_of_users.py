@@ -69,6 +69,32 @@ def test_fields_that_no_batch_has_are_not_computed(wrap: Callable[[Any], Any]) -
     assert "digests" not in iterator.state_dict()  # that would need all fields
 
 
+class Readings:
+    """A source that only one thread may read, so that records are copied when a batch is planned with them."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return Lazy(index) if index % 2 else {"features": np.full(2, index), "label": index, "spans": [[1], [2, 3]]}
+
+
+class Unnamed(Readings):
+    """The same without features."""
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return {"image": np.ones(2), "spans": [[1], [2, 3]]}
+
+
+@pytest.mark.parametrize("padding", [None, Padding()])
+def test_fields_that_no_batch_has_may_be_anything_however_many_threads_may_read(padding: Padding | None) -> None:
+    for rank in range(2):
+        batches = etl.RawIterator(Readings(), NOTHING, 1, padding=padding).shard(rank, 2)
+        assert [batch.labels.tolist() for batch in batches] == [[rank], [rank + 2]]
+    with pytest.raises(RecordError, match="it has no field 'features'; it has 'image', 'spans'"):
+        list(etl.RawIterator(Unnamed(), NOTHING, 1, padding=padding))
+
+
 class Volumes:
     """A source of large records, which knows how many of them are alive whenever one is read."""
 
