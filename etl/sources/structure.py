@@ -161,7 +161,7 @@ def _find_node(value: Any, group: str, path: str) -> _Node:
     depth = 0 if row is None else len(row[1])
     if depth or _kind(value) is None:
         return _Leaf(group, path, depth)
-    if type(value) in (list, tuple) and not value and path == group:  # an empty list of numbers; others may be longer
+    if type(value) in (list, tuple) and not value:  # of numbers: those of other items may be longer
         return _Leaf(group, path, 1)
     children = {key: _find_node(part, group, _path(path, value, key)) for key, part in _parts(value)}
     return _Container(_emptied(value), path, describe(value), _kind(value), children)
