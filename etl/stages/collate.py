@@ -52,7 +52,7 @@ def write_record(
         # numpy would broadcast a smaller value over the row.
         if value.shape != array.shape[1:]:
             check_shape(name, value.shape, array[row, ...])
-        if value.dtype != array.dtype:
+        if value.dtype != array.dtype and value.size:
             check_dtype(name, value.dtype, array.dtype, casts)
         array[row, ...] = value  # without the ellipsis, an array of objects would hold an array
     if not fields.keys() <= out.keys():
@@ -76,7 +76,8 @@ def write_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool = Tru
 def check_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool) -> None:
     """Raise `FieldError` unless `write_value` can write `value` into `out`."""
     check_shape(name, value.shape, out)
-    check_dtype(name, value.dtype, out.dtype, casts)
+    if value.size:  # no digit of an empty array can be lost
+        check_dtype(name, value.dtype, out.dtype, casts)
 
 
 def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:

@@ -70,6 +70,27 @@ def test_reused_memory_holds_nothing_of_earlier_batches() -> None:
         assert (batch.features == 5 * batch.features_mask[:, :, None]).all()
 
 
+@pytest.mark.parametrize("wrap", [list, etl.MapDataset])
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_empty_list_has_the_dtype_of_the_other_records(wrap: Any, first: int) -> None:
+    large = 2**24 + 1  # which float32 would round
+    tokens: list[list[int]] = [[], [large, 7], [], [5]][first:]
+    source = wrap([{"features": each, "label": number} for number, each in enumerate(tokens)])
+    raw = etl.RawIterator(source, NOTHING, 4, padding=Padding())
+    for iterator in (raw, etl.AsyncIterator(raw, threads=2)):
+        (batch,) = iterator
+        assert batch.features.dtype == np.int64
+        assert batch.features.tolist() == [[0, 0], [large, 7], [0, 0], [5, 0]][first:]
+        assert batch.features_mask.sum(axis=1).tolist() == list(map(len, tokens))
+
+
+def test_records_that_are_all_empty_are_padded_all_the_same() -> None:
+    records = [{"features": [], "label": number} for number in range(3)]
+    (batch,) = etl.RawIterator(records, NOTHING, 4, padding=Padding())
+    assert batch.features.tolist() == [[0]] * 3
+    assert not batch.features_mask.any()
+
+
 def test_labels_of_steps_are_padded_if_the_source_marks_them_ragged() -> None:
     source = Sequences(sequences(per_step=True))
     for batch in etl.RawIterator(source, NOTHING, 4, padding=Padding()):
