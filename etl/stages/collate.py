@@ -25,7 +25,7 @@ def write_record(
     out : mapping of str to array of shape (rows, ...)
         One array for each field, named as `flatten` names them.
     casts : bool
-        Convert floating values to the array's dtype, even if digits are lost.
+        Convert real numbers to the array's dtype if that is floating, even if digits are lost.
 
     Raises
     ------
@@ -92,9 +92,12 @@ def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
 def check_dtype(name: str, stored: np.dtype, batch: np.dtype, casts: bool) -> None:
     """Raise `FieldError` if an array of dtype `batch` cannot hold values of dtype `stored`.
 
-    Floating fields are converted to the dtype that the caller asked for, if any. Others must not lose a digit.
+    Real numbers in floating fields are converted to the dtype that the caller asked for, if any. Others must not lose a
+    digit.
     """
-    if not ((casts and is_floating(batch)) or np.can_cast(stored, batch, "safe")):
+    # numpy would also convert texts, dates and None, which becomes NaN, and drop the imaginary part of complex numbers.
+    is_real = stored.kind in "biu" or is_floating(stored)
+    if not ((casts and is_floating(batch) and is_real) or np.can_cast(stored, batch, "safe")):
         raise FieldError(f"field {name!r} is {stored}, the records before it {batch}; use one dtype for all")
 
 
