@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from etl.loading.batch_plan import Fields
 from etl.loading.lengths import Lengths
 from etl.loading.padding import Padding
-from etl.stages.collate import check_no_more, check_value, missing_field, write_value
+from etl.stages.collate import as_array, check_no_more, check_value, missing_field, write_value
 from etl.stages.fields import MASKS, batch_fields, check_same_places, group_of, mask_of, masked_by
 from presave import Record
 
@@ -180,4 +180,4 @@ class Padder:
 def _find(fields: Record, name: str) -> np.ndarray:
     if name not in fields:
         raise missing_field(name)
-    return np.asarray(fields[name])
+    return as_array(name, fields[name])

@@ -14,7 +14,7 @@ from etl.loading.batch_plan import ENDED, NONE_FINISHED, BatchSpec, Fields, Fini
 from etl.loading.padder import Padder
 from etl.loading.records import name_error, raise_from
 from etl.sources.record import RecordError, record_error
-from etl.stages.collate import write_record
+from etl.stages.collate import as_array, write_record
 from etl.stages.cursor import COLLATING, READING, Cursor
 from etl.stages.dtypes import is_floating
 from etl.stages.fields import batch_fields, flatten
@@ -191,7 +191,7 @@ class RecordLoader:
                 cursor.stage = COLLATING
                 record = flatten(record)
                 # A batch has no other fields, which may be anything.
-                arrays = {name: np.asarray(record[name]) for name in batch_fields(record)}
+                arrays = {name: as_array(name, record[name]) for name in batch_fields(record)}
                 if self._copies:
                     arrays = {name: np.array(each) for name, each in arrays.items()}
                 finished[index] = {**dict.fromkeys(record), **arrays}

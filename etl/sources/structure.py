@@ -16,6 +16,7 @@ from PIL import Image
 from etl.arguments import describe
 from etl.images import pillow
 from presave import Record
+from presave.schema import MASKED, is_masked
 
 if TYPE_CHECKING:
     from etl.loading.batch import Batch
@@ -278,6 +279,8 @@ def _as_array(path: str, value: Any) -> np.ndarray:
     if isinstance(value, Image.Image):
         return pillow.to_pixels(pillow.to_rgb(value)) if path == "features" else np.asarray(value)
     array = np.asarray(value)
+    if array is not value and is_masked(value):
+        raise ValueError(f"its {path} have {MASKED}")
     if array.dtype.kind in "OUS":
         raise ValueError(f"its {path} are {describe(value)}, not numbers; give a tensor, an array or an image")
     return array

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
 from etl.stages.dtypes import is_floating
 from etl.stages.fields import batch_fields, check_same_places, flatten
 from presave import Record
+from presave.schema import MASKED, is_masked
 
 
 class FieldError(ValueError):
@@ -48,7 +50,10 @@ def write_record(
         if name not in fields:
             check_same_places(fields, out)
             raise missing_field(name)
-        value = np.asarray(fields[name])
+        given = fields[name]
+        value = np.asarray(given)
+        if value is not given and isinstance(given, np.ndarray):  # of a subclass
+            as_array(name, given)
         # numpy would broadcast a smaller value over the row.
         if value.shape != array.shape[1:]:
             check_shape(name, value.shape, array[row, ...])
@@ -57,6 +62,14 @@ def write_record(
         array[row, ...] = value  # without the ellipsis, an array of objects would hold an array
     if not fields.keys() <= out.keys():
         check_no_more(fields, out)
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """Return a value of the field `name` as an array; raise `FieldError` if it has masked elements."""
+    array = np.asarray(value)
+    if array is not value and is_masked(value):
+        raise FieldError(f"field {name!r} has {MASKED}")
+    return array
 
 
 def missing_field(name: str) -> FieldError:

@@ -95,6 +95,31 @@ def test_fields_that_no_batch_has_may_be_anything_however_many_threads_may_read(
         list(etl.RawIterator(Unnamed(), NOTHING, 1, padding=padding))
 
 
+class OneThread:
+    """Records that only one thread may read."""
+
+    def __init__(self, records: list[Any]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._records[index]
+
+
+@pytest.mark.parametrize("padding", [None, Padding()])
+@pytest.mark.parametrize("wrap", [list, etl.MapDataset, OneThread])
+def test_masked_elements_are_not_taken_for_numbers(wrap: Any, padding: Padding | None) -> None:
+    whole, masked = np.ma.masked_array([1.0, 2.0]), np.ma.masked_array([1.0, 1e20], [False, True])
+    for number, features in enumerate([(masked, whole), (whole, masked)]):
+        records = [{"features": each, "label": 0} for each in features]
+        with pytest.raises(RecordError, match=rf"record {number} of .*masked elements, .* value\.filled\(0\)"):
+            list(etl.RawIterator(wrap(records), NOTHING, 2, padding=padding))
+    (batch,) = etl.RawIterator(wrap([{"features": whole, "label": 0}]), NOTHING, 2, padding=padding)
+    assert batch.features.tolist() == [[1, 2]]
+
+
 class Volumes:
     """A source of large records, which knows how many of them are alive whenever one is read."""
 
