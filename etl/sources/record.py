@@ -17,6 +17,7 @@ __all__ = [
     "check_file",
     "check_index",
     "check_source",
+    "describe_record",
     "pair_keys",
     "record_error",
     "source_name",
@@ -89,10 +90,18 @@ def check_file(path: Path) -> None:
 
 def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:
     """Return the `RecordError` for `cause`; it names the record's file if `source` has a method `describe(index)`."""
-    describe = getattr(source, "describe", None)
-    name = describe(record) if describe is not None else ""
     text = str(cause) or type(cause).__name__
-    return RecordError(source_name(source), record, stage, name, text)
+    return RecordError(source_name(source), record, stage, describe_record(source, record), text)
+
+
+def describe_record(source: Any, index: int) -> str:
+    """Return what the method `describe(index)` of `source` says about a record, such as its file; "" if it has none."""
+    describe = getattr(source, "describe", None)
+    try:
+        found = describe(index) if callable(describe) else ""
+    except Exception:  # noqa: BLE001 - a user's source may have another method of that name
+        return ""
+    return str(found) if isinstance(found, (str, os.PathLike)) else ""
 
 
 def check_index(source: RecordSequence, index: int) -> None:
@@ -103,5 +112,7 @@ def check_index(source: RecordSequence, index: int) -> None:
 
 def source_name(source: Any) -> str:
     """Return the name of `source` for messages: its `name` or `path`, or else its type."""
-    name = getattr(source, "name", None) or getattr(source, "path", None)
-    return str(name) if name is not None else type(source).__name__
+    for name in (getattr(source, "name", None), getattr(source, "path", None)):
+        if isinstance(name, (str, os.PathLike)) and str(name):  # of a user's source, it may be anything
+            return str(name)
+    return type(source).__name__

@@ -173,6 +173,25 @@ def test_a_source_may_have_a_method_of_any_name() -> None:
     assert batch.labels.tolist() == [0, 1, 2]
 
 
+def test_a_source_may_have_a_name_and_a_description_that_are_no_texts() -> None:
+    class Table:
+        name = np.arange(3)
+
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 1:
+                raise ValueError("no such row")
+            return {"features": np.ones(2), "label": index}
+
+        def describe(self) -> str:
+            return "a table of 3 rows"
+
+    with pytest.raises(RecordError, match="^record 1 of Table: failed at stage 'read': no such row$"):
+        list(etl.RawIterator(Table(), NOTHING, 3))
+
+
 def test_a_random_pipeline_inside_a_stage_is_the_error_of_that_stage() -> None:
     inner = etl.Pipeline([etl.stages.RandomFlip()])
 
