@@ -91,6 +91,8 @@ def check_file(path: Path) -> None:
 def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:
     """Return the `RecordError` for `cause`; it names the record's file if `source` has a method `describe(index)`."""
     text = str(cause) or type(cause).__name__
+    if isinstance(cause, KeyError) and cause.args:  # its text is the key alone
+        text = f"{type(cause).__name__}: {text}"
     return RecordError(source_name(source), record, stage, describe_record(source, record), text)
 
 

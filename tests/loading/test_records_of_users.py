@@ -192,6 +192,14 @@ def test_a_source_may_have_a_name_and_a_description_that_are_no_texts() -> None:
         list(etl.RawIterator(Table(), NOTHING, 3))
 
 
+def test_a_missing_key_is_called_one() -> None:
+    def resample(record: etl.sources.Record) -> etl.sources.Record:
+        return {**record, "features": record["audio"]}
+
+    with pytest.raises(RecordError, match="record 0 of list: failed at stage 'resample': KeyError: 'audio'$"):
+        list(etl.RawIterator([{"features": np.ones(2)}], etl.Pipeline([resample]), 1))
+
+
 def test_a_random_pipeline_inside_a_stage_is_the_error_of_that_stage() -> None:
     inner = etl.Pipeline([etl.stages.RandomFlip()])
 
