@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ __all__ = [
 # Keys, in lower case, of features and of labels in mappings: the items of a data set, the batches of a loader.
 FEATURES_KEYS = frozenset(("features", "image", "images", "img", "pixel_values", "input", "inputs", "data", "x"))
 LABELS_KEYS = frozenset(("label", "labels", "target", "targets", "y"))
+MAX_NAMES_SHOWN = 5
 
 
 class RecordError(ValueError):
@@ -72,13 +75,28 @@ def pair_keys(keys: Iterable[Any]) -> tuple[Any, Any] | None:
     return (features[0], labels[0]) if len(features) == len(labels) == 1 else None
 
 
-def check_source(source: Any) -> None:
-    """Raise `ValueError` if `source` is a path or name instead of a sequence of records."""
+def check_source(source: Any, kind: str = "a sequence of records") -> None:
+    """Raise `ValueError` if `source` is a path, a mapping of names, a stream, or else has no records by number.
+
+    `kind` is what it should be, in words.
+    """
     if isinstance(source, (str, bytes, os.PathLike)):
         shown = os.fspath(source)
         raise ValueError(
             f"{shown!r} is a path or a name, not a sequence of records; pass etl.open_source({shown!r}), or the class "
             f"of the source, such as etl.ImageFolder({shown!r})"
+        )
+    if isinstance(source, Mapping) and isinstance(next(iter(source), ""), str):
+        names = ", ".join(repr(name) for name in islice(source, MAX_NAMES_SHOWN))
+        raise ValueError(
+            f"a {type(source).__name__} of {names or 'nothing'} is not {kind}: records are read by number, from 0 on; "
+            "pass one of its values, or, if these are columns, an object whose [i] returns their values of record i"
+        )
+    stream = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
+    if isinstance(source, stream) or not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        raise ValueError(
+            f"a {type(source).__name__} is not {kind}: records are read by number, which needs __len__ and "
+            "__getitem__; put the items of a stream into a list, or let etl.AsyncIterator load its batches ahead"
         )
 
 

@@ -84,6 +84,8 @@ LAYOUTS = "unknown compression .*; known: gzip, lzf, zstd"
 ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no records": (Numbered(0), {}, "there are no records to write to"),
     "a path": ("photos/", {}, "'photos/' is a path, not a sequence of records; open it first"),
+    "a stream": (iter([{"x": 1}]), {}, "a list_iterator is not a sequence of records, .* such as a list"),
+    "columns": ({"x": np.zeros(3), "y": 1}, {}, r"a dict is not a sequence of records, .* with len\(records\)"),
     "shards of nothing": (Numbered(1), {"shard_nbytes": 0}, "shard_nbytes must be at least 1, not 0"),
     "no jobs": (Numbered(1), {"jobs": 0}, "jobs must be at least 1"),
     "on_error": (Numbered(1), {"on_error": "ignore"}, "on_error must be 'raise' or 'skip', not 'ignore'"),
