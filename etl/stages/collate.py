@@ -12,6 +12,12 @@ from etl.stages.fields import batch_fields, check_same_places, flatten
 from presave import Record
 from presave.schema import MASKED, is_masked
 
+# What to do about records of other shapes.
+RESIZE = (
+    "resize them, or pad sequences with padding=etl.loading.Padding(), as `etl compare` does for the fields that the "
+    "source or data set names in an attribute `ragged`"
+)
+
 
 class FieldError(ValueError):
     """A value does not have the shape of its row in the batch, or has a dtype that the row cannot hold."""
@@ -77,29 +83,26 @@ def missing_field(name: str) -> FieldError:
     return FieldError(f"it has no field {name!r}, which the records before it have")
 
 
-def write_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool = True) -> None:
+def write_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool = True, advice: str = RESIZE) -> None:
     """Write `value` into `out`, converted to the dtype of `out`; raise `FieldError` if it does not fit.
 
-    `casts` is that of `write_record`.
+    `casts` is that of `write_record`. `advice` says in the error what to do about another shape.
     """
-    check_value(name, value, out, casts)
+    check_value(name, value, out, casts, advice)
     out[...] = value
 
 
-def check_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool) -> None:
+def check_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool, advice: str) -> None:
     """Raise `FieldError` unless `write_value` can write `value` into `out`."""
-    check_shape(name, value.shape, out)
+    check_shape(name, value.shape, out, advice)
     if value.size:  # no digit of an empty array can be lost
         check_dtype(name, value.dtype, out.dtype, casts)
 
 
-def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
+def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray, advice: str = RESIZE) -> None:
     """Raise `FieldError` unless `shape`, of a value, is that of its row `out`."""
     if shape != out.shape:
-        raise FieldError(
-            f"field {name!r} has shape {shape}, the records before it {out.shape}; resize them, or pad "
-            "sequences with padding=etl.loading.Padding()"
-        )
+        raise FieldError(f"field {name!r} has shape {shape}, the records before it {out.shape}; {advice}")
 
 
 def check_dtype(name: str, stored: np.dtype, batch: np.dtype, casts: bool) -> None:

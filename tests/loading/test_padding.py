@@ -200,7 +200,7 @@ def record(*shape: int, **fields: Any) -> Record:
     [
         (record(3, 2), None, r"shape \(3, 2\), the records before it \(2, 2\).*padding=etl.loading.Padding\(\)"),
         (record(9, 2), Padding(length=8), "has 9 steps and is padded to 8; raise that length"),
-        (record(2, 3), Padding(), r"has shape \(2, 3\), the records befo"),
+        (record(2, 3), Padding(), r"has shape \(2, 3\), the records before it \(2, 2\); padding fills up the first"),
         (record(2), Padding(), r"has shape \(2,\), the records before it"),
         (record(2, 2, features_mask=[1]), Padding(), "has 1 steps, the field that it masks has 2"),
         (record(2, 2, label=1), Padding(), "it has fields features, label, the records before it featur"),
@@ -209,6 +209,15 @@ def record(*shape: int, **fields: Any) -> Record:
 def test_a_record_that_cannot_be_padded_is_named(second: Record, padding: Any, message: str) -> None:
     with pytest.raises(RecordError, match=f"record 1 of list: failed at stage 'collate': .*{message}"):
         list(etl.RawIterator([record(2, 2), second], NOTHING, 2, padding=padding))
+
+
+def test_a_field_of_other_shapes_that_is_not_padded_says_what_would_pad_it() -> None:
+    records = [record(steps, 2, label=np.ones(steps, np.int64)) for steps in (2, 3)]
+    said = r"'label' has shape \(3,\), the records before it \(2,\); .* name the field in Padding\(fields="
+    with pytest.raises(RecordError, match=f"record 1 of list: failed at stage 'collate': .*{said}"):
+        list(etl.RawIterator(records, NOTHING, 2, padding=Padding()))
+    (batch,) = etl.RawIterator(records, NOTHING, 2, padding=Padding(fields=["features", "label"]))
+    assert batch.labels.tolist() == [[1, 1, 0], [1, 1, 1]]
 
 
 def test_an_impossible_padding_value_is_an_error_at_the_first_record() -> None:
