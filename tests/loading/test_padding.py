@@ -223,6 +223,11 @@ def test_a_field_of_other_shapes_that_is_not_padded_says_what_would_pad_it() -> 
 def test_an_impossible_padding_value_is_an_error_at_the_first_record() -> None:
     with pytest.raises(RecordError, match=r"'features' is int64, which cannot hold the padding value 0\.5"):
         list(etl.RawIterator([record(2, 2)], NOTHING, 2, padding=Padding(0.5)))
+    with pytest.raises(RecordError, match=r"'features' is float16, which cannot hold the padding value -1000000000\.0"):
+        list(etl.RawIterator([{"features": np.zeros(2)}], NOTHING, 2, dtype="float16", padding=Padding(-1e9)))
+    for dtype, value in (("float16", -np.inf), ("bfloat16", -1e9)):
+        (batch,) = etl.RawIterator([{"features": [0.0]}], NOTHING, dtype=dtype, padding=Padding(value, length=2))
+        assert batch.features[0, 1] == np.asarray(value, batch.features.dtype)
     shared = {"features": (np.zeros(2), np.zeros(3)), "features_mask": np.ones(2)}
     with pytest.raises(RecordError, match="it has one 'features_mask' for a tuple; give a tuple of masks"):
         list(etl.RawIterator([shared], NOTHING, 2, padding=Padding()))
