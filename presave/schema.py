@@ -16,6 +16,8 @@ Record = Mapping[str, Any]
 
 # A file name may have 255 bytes, some of which are needed for the shard's number and a suffix.
 MAX_SAFE_NAME_LENGTH = 200
+# What `is_masked` finds, and what to do.
+MASKED = "masked elements, which an array cannot tell from others; fill them, as in value.filled(0)"
 
 
 class RecordSequence(Protocol):
@@ -182,6 +184,11 @@ def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.
     return arrays
 
 
+def is_masked(value: Any) -> bool:
+    """Return True if `value` is a masked array with masked elements: `np.asarray` would return what the mask hides."""
+    return isinstance(value, np.ndarray) and type(value) is not np.ndarray and np.ma.is_masked(value)
+
+
 def _is_name(name: Any) -> bool:
     return isinstance(name, str) and bool(name)
 
@@ -194,7 +201,7 @@ def _group(name: str) -> str | None:
 
 def _as_array(value: Any, name: str, index: int) -> np.ndarray:
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:
         raise StoreError(f"record {index}: field {name!r} is not an array ({error}); pad it to one shape") from error
     except (TypeError, RuntimeError) as error:  # of a tensor on a device, of bfloat16, or that requires grad
@@ -202,3 +209,6 @@ def _as_array(value: Any, name: str, index: int) -> np.ndarray:
             f"record {index}: field {name!r} is not an array ({error}); make it one, such as by "
             "tensor.detach().cpu().float().numpy()"
         ) from error
+    if array is not value and is_masked(value):
+        raise StoreError(f"record {index}: field {name!r} has {MASKED}")
+    return array

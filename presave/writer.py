@@ -79,9 +79,10 @@ def write(
     Raises
     ------
     StoreError
-        If `path` exists, the format or an option is unknown, there are no records, a record differs from the first in
-        its fields, dtypes or shapes, the disk fails or has too little room, the identity of the records changes, or
-        `.NAME.partial` is the beginning of another store, or of one whose records have changed since.
+        If `path` exists, the format or an option is unknown, there are no records, or they are not read by number, a
+        record differs from the first in its fields, dtypes or shapes, the disk fails or has too little room, the
+        identity of the records changes, or `.NAME.partial` is the beginning of another store, or of one whose records
+        have changed since.
     Exception
         Anything that `records[index]` raises; with `on_error="skip"`, what is not the record's fault.
 
@@ -112,8 +113,7 @@ def write(
     if target.exists() or target.is_symlink():
         remove_leftovers(target)
         raise StoreError(f"{target} exists already; delete it or choose another path")
-    if isinstance(records, (str, bytes, os.PathLike)):
-        raise StoreError(f"{os.fspath(records)!r} is a path, not a sequence of records; open it first")
+    _check_numbered(records)
     if len(records) == 0:
         raise StoreError(f"there are no records to write to {target}")
     if shard_nbytes is not None and shard_nbytes < 1:
@@ -174,6 +174,18 @@ def write(
         return open_store(target, trusted=True)  # trusted: this process has just written it
     except (StoreError, OSError) as error:
         raise StoreError(f"{target} is written and complete but cannot be opened: {error}") from error
+
+
+def _check_numbered(records: Any) -> None:
+    """Raise `StoreError` if records cannot be read by number: of a path, a stream, or a mapping of names."""
+    if isinstance(records, (str, bytes, os.PathLike)):
+        raise StoreError(f"{os.fspath(records)!r} is a path, not a sequence of records; open it first")
+    has_names = isinstance(records, Mapping) and isinstance(next(iter(records), ""), str)
+    if has_names or not (hasattr(records, "__len__") and hasattr(records, "__getitem__")):
+        raise StoreError(
+            f"a {type(records).__name__} is not a sequence of records, which are read by number; pass an object with "
+            "len(records) and records[index], such as a list of mappings"
+        )
 
 
 def _examine(records: RecordSequence, ragged: Collection[str], on_error: OnError) -> tuple[Schema, int, dict[int, int]]:

@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 from etl.loading.batch_plan import Fields
 from etl.loading.lengths import Lengths
 from etl.loading.padding import Padding
-from etl.stages.collate import check_no_more, check_value, missing_field, write_value
+from etl.stages.collate import as_array, check_no_more, check_value, missing_field, write_value
 from etl.stages.fields import MASKS, batch_fields, check_same_places, group_of, mask_of, masked_by
 from presave import Record
+
+# What to do about other shapes of a field that is padded, and of one that is not.
+PADDED = "padding fills up the first axis alone: make the others alike, or put the axis that varies first"
+NOT_PADDED = "resize them, or, if the first axis varies, name the field in Padding(fields=[...])"
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class Padder:
             if role.is_padded:
                 self._write_padded(fields, name, array[row], index, role.filling)
             else:
-                write_value(name, _find(fields, name), array[row, ...], self._casts)
+                write_value(name, _find(fields, name), array[row, ...], self._casts, NOT_PADDED)
         if not fields.keys() <= out.keys():
             check_no_more(fields, out)
 
@@ -143,7 +147,7 @@ class Padder:
         steps = len(value) if value.ndim else 0
         if steps <= len(out):
             # Before its length: it must have the other axes of the batch.
-            check_value(name, value, out[:steps], self._casts)
+            check_value(name, value, out[:steps], self._casts, PADDED)
         self._check_length(name, steps, index)
         if steps > len(out):
             # Unless one length was asked for, the batch is as long as its longest record: as the data set says, which
@@ -159,7 +163,7 @@ class Padder:
         else:
             if len(fields[name]) != steps:
                 raise ValueError(f"field {name!r} has {len(fields[name])} steps, the field that it masks has {steps}")
-            write_value(name, _find(fields, name), out[:steps], self._casts)
+            write_value(name, _find(fields, name), out[:steps], self._casts, PADDED)
         out[steps:] = 0
 
     def _check_length(self, name: str, steps: int, index: int) -> None:
@@ -180,4 +184,4 @@ class Padder:
 def _find(fields: Record, name: str) -> np.ndarray:
     if name not in fields:
         raise missing_field(name)
-    return np.asarray(fields[name])
+    return as_array(name, fields[name])

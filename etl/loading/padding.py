@@ -94,6 +94,7 @@ class Padding:
         value = self.label_value if group == "label" else self.value
         with np.errstate(all="ignore"):
             filling = np.array(value).astype(dtype)[()]
-        if not (is_floating(dtype) or filling == value):
+        fits = np.isfinite(filling) or not np.isfinite(value) if is_floating(dtype) else filling == value
+        if not fits:
             raise ValueError(f"field {name!r} is {dtype}, which cannot hold the padding value {value}")
         return filling

@@ -14,7 +14,7 @@ from etl.loading.batch_plan import ENDED, NONE_FINISHED, BatchSpec, Fields, Fini
 from etl.loading.padder import Padder
 from etl.loading.records import name_error, raise_from
 from etl.sources.record import RecordError, record_error
-from etl.stages.collate import write_record
+from etl.stages.collate import as_array, write_record
 from etl.stages.cursor import COLLATING, READING, Cursor
 from etl.stages.dtypes import is_floating
 from etl.stages.fields import batch_fields, flatten
@@ -32,8 +32,9 @@ ReadRows = Callable[[np.ndarray, bool], Callable[[int], Record]]
 class RecordLoader:
     """A `Loader` that applies `pipeline` to each record of `source`.
 
-    Floating features, labels and masks are converted to `dtype`; integers keep their own. The first record that loads
-    decides names, shapes and dtypes. A later record that differs is an error, except in lengths that `padder` pads.
+    Floating features, labels and masks are converted to `dtype`; integers keep their own. The first record that loads,
+    and has no empty field, decides names, shapes and dtypes. Another one that differs is an error, except in lengths
+    that `padder` pads.
 
     Parameters
     ----------
@@ -87,8 +88,8 @@ class RecordLoader:
         return {**self.__dict__, "_read_from": self._source}
 
     def plan(self, indices: NDArray[np.int64], epoch: int, cursor: Cursor) -> BatchSpec:
-        # Names and dtypes are those of the first record that does not fail, which is loaded only once. If the data set
-        # has no lengths, all records of the batch are loaded here.
+        # Names and dtypes are those of one record, see `_load_first`, which is loaded only once. If the data set has no
+        # lengths, all records of the batch are loaded here.
         spec = self._spec
         if spec is None:
             finished = self._load_first(indices, epoch, cursor)
@@ -151,12 +152,18 @@ class RecordLoader:
         return record_error(self._source, cursor.record, self._pipeline.name_at(cursor.stage), cause)
 
     def _load_first(self, indices: NDArray[np.int64], epoch: int, cursor: Cursor) -> dict[int, Finished]:
-        """Return the first record that does not fail, and the errors of those before it."""
+        """Return the first record that does not fail and tells all dtypes, and the records and errors before it.
+
+        An empty list tells none: as an array it has floats. If the batch has no other record, its last one has to do.
+        """
         finished: dict[int, Finished] = {}
         # If all records of the batch fail, any other record has the same fields.
-        for index in chain(indices.tolist(), range(len(self._source))):
+        for place, index in enumerate(chain(indices.tolist(), range(len(self._source)))):
             finished |= self._finish(np.array([index]), epoch, cursor, finished)
-            if not isinstance(finished[index], RecordError):
+            found = finished[index]
+            if isinstance(found, RecordError):
+                continue
+            if place + 1 >= len(indices) or all(np.size(found[name]) for name in batch_fields(found)):
                 return finished
         first = next(iter(finished.values()), None)
         raise first if isinstance(first, RecordError) else ValueError("there are no records to plan a batch for")
@@ -183,7 +190,11 @@ class RecordLoader:
                 record = self._pipeline.run(record, self._rng, cursor)
                 cursor.stage = COLLATING
                 record = flatten(record)
-                finished[index] = {name: np.array(each) for name, each in record.items()} if self._copies else record
+                # A batch has no other fields, which may be anything.
+                arrays = {name: as_array(name, record[name]) for name in batch_fields(record)}
+                if self._copies:
+                    arrays = {name: np.array(each) for name, each in arrays.items()}
+                finished[index] = {**dict.fromkeys(record), **arrays}
             except Exception as error:  # noqa: BLE001 - raised again, unless the record is to be skipped
                 finished[index] = self._skip(cursor, error)
         return finished

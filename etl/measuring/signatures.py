@@ -20,11 +20,11 @@ CHANNELS = (1, 3, 4)
 def signatures_of(batch: Any) -> NDArray[np.float32]:
     """Return a signature of the features of each record: float32 of shape `(records, n)`.
 
-    The features are the array with the most elements. An image is an array of three axes, one of which has the length
-    1, 3 or 4; that is taken for the channels. Its signature is the means of 7 x 7 cells and the standard deviation of
-    each channel, so that `(3, height, width)` and `(height, width, 3)` compare. That of anything else is the means of
-    64 parts of equal length, in the order of the elements, and the standard deviation of all. Numbers that are not
-    finite count as 0. If there are no arrays, n is 0.
+    The features are the array with the most elements. An image is an array of real numbers and three axes, one of which
+    has the length 1, 3 or 4; that is taken for the channels. Its signature is the means of 7 x 7 cells and the standard
+    deviation of each channel, so that `(3, height, width)` and `(height, width, 3)` compare. That of anything else is
+    the means of 64 parts of equal length, in the order of the elements, and the standard deviation of all. Numbers that
+    are not finite count as 0. If there are no arrays, n is 0.
     """
     fields = [each for each in (_arrays_by_record(field) for field in fields_of(batch)) if each]
     if not fields:
@@ -84,7 +84,8 @@ def _arrays_by_record(field: Sequence[Any]) -> list[np.ndarray]:
 
 
 def _signature_of(array: np.ndarray) -> NDArray[np.float32]:
-    channels = [axis for axis in (0, 2, 1) if array.ndim == 3 and array.shape[axis] in CHANNELS]
+    is_image = array.ndim == 3 and not np.iscomplexobj(array)
+    channels = [axis for axis in (0, 2, 1) if is_image and array.shape[axis] in CHANNELS]
     if np.iscomplexobj(array):
         array = np.stack([array.real, array.imag], axis=-1)
     values = np.nan_to_num(np.asarray(array).astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)

@@ -228,12 +228,6 @@ def read_layout(
     if line.count(delimiter.encode()) >= MAX_COLUMNS:
         raise ValueError(f"{path}, line 1 has more than {MAX_COLUMNS:,} columns; is this a CSV file?")
     fields = _join_quoted(line.rstrip(b"\r\n").split(delimiter.encode()), delimiter.encode(), f"{path}, line 1")
-    is_named = any(isinstance(column, str) for column in (label, *(features or ())))
-    if header and not is_named and all(map(NUMBER.fullmatch, fields)):
-        raise ValueError(
-            f"{path}, line 1 holds numbers: pass header=False if it is the first row; if they are the names of "
-            "columns, choose label or features by name"
-        )
     try:
         names = tuple(field.decode().strip() if header else str(column) for column, field in enumerate(fields))
     except UnicodeDecodeError:
@@ -253,6 +247,12 @@ def read_layout(
         chosen = _find_columns(path, names, features)
     if not chosen:
         raise ValueError(f"{path} has no columns for features; it has {_quoted(names)}{_delimiter_hint(names)}")
+    is_named = any(isinstance(column, str) for column in (label, *(features or ())))
+    if header and not is_named and not row_names and all(NUMBER.fullmatch(fields[column]) for column in chosen):
+        raise ValueError(
+            f"{path}, line 1 holds numbers: pass header=False if it is the first row; if they are the names of "
+            "columns, choose label or features by name"
+        )
     if label_column is not None and label_column in chosen:
         raise ValueError(f"{path}: column {names[label_column]!r} cannot be the label and a feature")
     return CsvLayout(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -104,14 +103,7 @@ class MapDataset:
         name: str | None = None,
         thread_safe: bool | None = None,
     ) -> None:
-        check_source(dataset)
-        torch = sys.modules.get("torch")
-        is_stream = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
-        if is_stream or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise ValueError(
-                f"a {type(dataset).__name__} is not a map-style data set: records are read by index, which needs "
-                "__len__ and __getitem__; write a stream to a store first, with presave.write"
-            )
+        check_source(dataset, "a map-style data set")
         refuse_string("ragged", ragged)
         self.name = name or source_name(dataset)
         self.dataset = dataset

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "check_index",
     "check_source",
     "chosen_item",
+    "describe_record",
     "pair_keys",
     "record_error",
     "source_name",
@@ -27,6 +29,7 @@ __all__ = [
 # Keys, in lower case, of features and of labels in mappings: the items of a data set, the batches of a loader.
 FEATURES_KEYS = frozenset(("features", "image", "images", "img", "pixel_values", "input", "inputs", "data", "x"))
 LABELS_KEYS = frozenset(("label", "labels", "target", "targets", "y"))
+MAX_NAMES_SHOWN = 5
 
 
 class RecordError(ValueError):
@@ -73,13 +76,28 @@ def pair_keys(keys: Iterable[Any]) -> tuple[Any, Any] | None:
     return (features[0], labels[0]) if len(features) == len(labels) == 1 else None
 
 
-def check_source(source: Any) -> None:
-    """Raise `ValueError` if `source` is a path or name instead of a sequence of records."""
+def check_source(source: Any, kind: str = "a sequence of records") -> None:
+    """Raise `ValueError` if `source` is a path, a mapping of names, a stream, or else has no records by number.
+
+    `kind` is what it should be, in words.
+    """
     if isinstance(source, (str, bytes, os.PathLike)):
         shown = os.fspath(source)
         raise ValueError(
             f"{shown!r} is a path or a name, not a sequence of records; pass etl.open_source({shown!r}), or the class "
             f"of the source, such as etl.ImageFolder({shown!r})"
+        )
+    if isinstance(source, Mapping) and isinstance(next(iter(source), ""), str):
+        names = ", ".join(repr(name) for name in islice(source, MAX_NAMES_SHOWN))
+        raise ValueError(
+            f"a {type(source).__name__} of {names or 'nothing'} is not {kind}: records are read by number, from 0 on; "
+            "pass one of its values, or, if these are columns, an object whose [i] returns their values of record i"
+        )
+    stream = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
+    if isinstance(source, stream) or not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        raise ValueError(
+            f"a {type(source).__name__} is not {kind}: records are read by number, which needs __len__ and "
+            "__getitem__; put the items of a stream into a list, or let etl.AsyncIterator load its batches ahead"
         )
 
 
@@ -91,11 +109,21 @@ def check_file(path: Path) -> None:
 
 def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:
     """Return the `RecordError` for `cause`; it names the record's file if `source` has a method `describe(index)`."""
-    dataset, index = chosen_item(source, record)
-    describe = getattr(dataset, "describe", None)
-    name = describe(index) if describe is not None else ""
     text = str(cause) or type(cause).__name__
-    return RecordError(source_name(source), record, stage, name, text)
+    if isinstance(cause, KeyError) and cause.args:  # its text is the key alone
+        text = f"{type(cause).__name__}: {text}"
+    return RecordError(source_name(source), record, stage, describe_record(source, record), text)
+
+
+def describe_record(source: Any, index: int) -> str:
+    """Return what the method `describe(index)` of `source` says about a record, such as its file; "" if it has none."""
+    dataset, number = chosen_item(source, index)
+    describe = getattr(dataset, "describe", None)
+    try:
+        found = describe(number) if callable(describe) else ""
+    except Exception:  # noqa: BLE001 - a user's source may have another method of that name
+        return ""
+    return str(found) if isinstance(found, (str, os.PathLike)) else ""
 
 
 def chosen_item(dataset: Any, index: int) -> tuple[Any, int]:
@@ -113,5 +141,7 @@ def check_index(source: RecordSequence, index: int) -> None:
 
 def source_name(source: Any) -> str:
     """Return the name of `source` for messages: its `name` or `path`, or else its type."""
-    name = getattr(source, "name", None) or getattr(source, "path", None)
-    return str(name) if name is not None else type(source).__name__
+    for name in (getattr(source, "name", None), getattr(source, "path", None)):
+        if isinstance(name, (str, os.PathLike)) and str(name):  # of a user's source, it may be anything
+            return str(name)
+    return type(source).__name__

@@ -17,6 +17,7 @@ from etl.sources.labels import Labels
 from etl.sources.record import Record, check_index
 from etl.sources.sequence_files import LABELS_FILE, ROOT, SUFFIX, find_sequences, label_sequences, label_steps
 from presave.files import checksum_bytes
+from presave.schema import MASKED, is_masked
 
 
 class Sequences(Identified):
@@ -241,11 +242,14 @@ class _Arrays(Sequences):
     def __init__(
         self, features: Sequence[np.ndarray], labels: Sequence[Any] | None, classes: Sequence[str] | None, name: str
     ) -> None:
-        arrays = [np.asarray(array) for array in features]
+        given = list(features)
+        arrays = [np.asarray(array) for array in given]
         if not arrays:
             raise ValueError("there are no sequences")
         dtype = np.dtype(np.float64 if all(array.dtype == np.float64 for array in arrays) else np.float32)
         for number, array in enumerate(arrays):
+            if is_masked(given[number]):
+                raise ValueError(f"sequence {number} has {MASKED}")
             if array.ndim != 2 or array.dtype.kind not in "biuf" or not array.size:
                 raise ValueError(
                     f"sequence {number} is {array.dtype} of shape {array.shape}, not numbers of shape (steps, columns)"
@@ -282,10 +286,13 @@ class _Arrays(Sequences):
 
 def _as_labels(labels: Sequence[Any], features: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return one array for each label, all of one dtype, of shape `()` or `(steps,)`."""
-    arrays = [np.asarray(label) for label in labels]
+    given = list(labels)
+    arrays = [np.asarray(label) for label in given]
     if len(arrays) != len(features):
         raise ValueError(f"{len(features)} sequences and {len(arrays)} labels do not belong together")
     for number, (label, sequence) in enumerate(zip(arrays, features, strict=True)):
+        if is_masked(given[number]):
+            raise ValueError(f"the label of sequence {number} has {MASKED}")
         if label.dtype.kind not in "biuf":
             raise ValueError(
                 f"the label of sequence {number} is {label.dtype}; pass numbers, and names as classes=[...]"

@@ -16,6 +16,7 @@ from PIL import Image
 from etl.arguments import describe
 from etl.images import pillow
 from presave import Record
+from presave.schema import MASKED, is_masked
 
 if TYPE_CHECKING:
     from etl.loading.batch import Batch
@@ -161,7 +162,7 @@ def _find_node(value: Any, group: str, path: str) -> _Node:
     depth = 0 if row is None else len(row[1])
     if depth or _kind(value) is None:
         return _Leaf(group, path, depth)
-    if type(value) in (list, tuple) and not value and path == group:  # an empty list of numbers; others may be longer
+    if type(value) in (list, tuple) and not value:  # of numbers: those of other items may be longer
         return _Leaf(group, path, 1)
     children = {key: _find_node(part, group, _path(path, value, key)) for key, part in _parts(value)}
     return _Container(_emptied(value), path, describe(value), _kind(value), children)
@@ -278,6 +279,8 @@ def _as_array(path: str, value: Any) -> np.ndarray:
     if isinstance(value, Image.Image):
         return pillow.to_pixels(pillow.to_rgb(value)) if path == "features" else np.asarray(value)
     array = np.asarray(value)
+    if array is not value and is_masked(value):
+        raise ValueError(f"its {path} have {MASKED}")
     if array.dtype.kind in "OUS":
         raise ValueError(f"its {path} are {describe(value)}, not numbers; give a tensor, an array or an image")
     return array

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
 from etl.stages.dtypes import is_floating
 from etl.stages.fields import batch_fields, check_same_places, flatten
 from presave import Record
+from presave.schema import MASKED, is_masked
+
+# What to do about records of other shapes.
+RESIZE = (
+    "resize them, or pad sequences with padding=etl.loading.Padding(), as `etl compare` does for the fields that the "
+    "source or data set names in an attribute `ragged`"
+)
 
 
 class FieldError(ValueError):
@@ -25,7 +33,7 @@ def write_record(
     out : mapping of str to array of shape (rows, ...)
         One array for each field, named as `flatten` names them.
     casts : bool
-        Convert floating values to the array's dtype, even if digits are lost.
+        Convert real numbers to the array's dtype if that is floating, even if digits are lost.
 
     Raises
     ------
@@ -48,15 +56,26 @@ def write_record(
         if name not in fields:
             check_same_places(fields, out)
             raise missing_field(name)
-        value = np.asarray(fields[name])
+        given = fields[name]
+        value = np.asarray(given)
+        if value is not given and isinstance(given, np.ndarray):  # of a subclass
+            as_array(name, given)
         # numpy would broadcast a smaller value over the row.
         if value.shape != array.shape[1:]:
             check_shape(name, value.shape, array[row, ...])
-        if value.dtype != array.dtype:
+        if value.dtype != array.dtype and value.size:
             check_dtype(name, value.dtype, array.dtype, casts)
         array[row, ...] = value  # without the ellipsis, an array of objects would hold an array
     if not fields.keys() <= out.keys():
         check_no_more(fields, out)
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """Return a value of the field `name` as an array; raise `FieldError` if it has masked elements."""
+    array = np.asarray(value)
+    if array is not value and is_masked(value):
+        raise FieldError(f"field {name!r} has {MASKED}")
+    return array
 
 
 def missing_field(name: str) -> FieldError:
@@ -64,36 +83,37 @@ def missing_field(name: str) -> FieldError:
     return FieldError(f"it has no field {name!r}, which the records before it have")
 
 
-def write_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool = True) -> None:
+def write_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool = True, advice: str = RESIZE) -> None:
     """Write `value` into `out`, converted to the dtype of `out`; raise `FieldError` if it does not fit.
 
-    `casts` is that of `write_record`.
+    `casts` is that of `write_record`. `advice` says in the error what to do about another shape.
     """
-    check_value(name, value, out, casts)
+    check_value(name, value, out, casts, advice)
     out[...] = value
 
 
-def check_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool) -> None:
+def check_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool, advice: str) -> None:
     """Raise `FieldError` unless `write_value` can write `value` into `out`."""
-    check_shape(name, value.shape, out)
-    check_dtype(name, value.dtype, out.dtype, casts)
+    check_shape(name, value.shape, out, advice)
+    if value.size:  # no digit of an empty array can be lost
+        check_dtype(name, value.dtype, out.dtype, casts)
 
 
-def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
+def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray, advice: str = RESIZE) -> None:
     """Raise `FieldError` unless `shape`, of a value, is that of its row `out`."""
     if shape != out.shape:
-        raise FieldError(
-            f"field {name!r} has shape {shape}, the records before it {out.shape}; resize them, or pad "
-            "sequences with padding=etl.loading.Padding()"
-        )
+        raise FieldError(f"field {name!r} has shape {shape}, the records before it {out.shape}; {advice}")
 
 
 def check_dtype(name: str, stored: np.dtype, batch: np.dtype, casts: bool) -> None:
     """Raise `FieldError` if an array of dtype `batch` cannot hold values of dtype `stored`.
 
-    Floating fields are converted to the dtype that the caller asked for, if any. Others must not lose a digit.
+    Real numbers in floating fields are converted to the dtype that the caller asked for, if any. Others must not lose a
+    digit.
     """
-    if not ((casts and is_floating(batch)) or np.can_cast(stored, batch, "safe")):
+    # numpy would also convert texts, dates and None, which becomes NaN, and drop the imaginary part of complex numbers.
+    is_real = stored.kind in "biu" or is_floating(stored)
+    if not ((casts and is_floating(batch) and is_real) or np.can_cast(stored, batch, "safe")):
         raise FieldError(f"field {name!r} is {stored}, the records before it {batch}; use one dtype for all")
 
 

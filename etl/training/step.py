@@ -66,9 +66,12 @@ class ForwardPass:
         others = [each.dtype for each in inputs if each.dtype != weights]
         if weights is None or not others or not any(word in error for word in OF_DTYPES):
             return None
+        how = f"dtype={_name(weights)!r} (--dtype) does"
+        if not others[0].is_floating_point:
+            how = f"the stage etl.stages.Cast({_name(weights)!r}) does (--dtype leaves integers as they are)"
         return (
             f"the features of a batch have dtype {_name(others[0])}, and the model's weights {_name(weights)} "
-            f"({error}): convert the features in the loader, as dtype={_name(weights)!r} (--dtype) does, or the model"
+            f"({error}): convert the features in the loader, as {how}, or the model"
         )
 
 

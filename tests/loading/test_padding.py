@@ -71,6 +71,27 @@ def test_reused_memory_holds_nothing_of_earlier_batches() -> None:
         assert (batch.features == 5 * batch.features_mask[:, :, None]).all()
 
 
+@pytest.mark.parametrize("wrap", [list, etl.MapDataset])
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_empty_list_has_the_dtype_of_the_other_records(wrap: Any, first: int) -> None:
+    large = 2**24 + 1  # which float32 would round
+    tokens: list[list[int]] = [[], [large, 7], [], [5]][first:]
+    source = wrap([{"features": each, "label": number} for number, each in enumerate(tokens)])
+    raw = etl.RawIterator(source, NOTHING, 4, padding=Padding())
+    for iterator in (raw, etl.AsyncIterator(raw, threads=2)):
+        (batch,) = iterator
+        assert batch.features.dtype == np.int64
+        assert batch.features.tolist() == [[0, 0], [large, 7], [0, 0], [5, 0]][first:]
+        assert batch.features_mask.sum(axis=1).tolist() == list(map(len, tokens))
+
+
+def test_records_that_are_all_empty_are_padded_all_the_same() -> None:
+    records = [{"features": [], "label": number} for number in range(3)]
+    (batch,) = etl.RawIterator(records, NOTHING, 4, padding=Padding())
+    assert batch.features.tolist() == [[0]] * 3
+    assert not batch.features_mask.any()
+
+
 def test_labels_of_steps_are_padded_if_the_source_marks_them_ragged() -> None:
     source = Sequences(sequences(per_step=True))
     for batch in etl.RawIterator(source, NOTHING, 4, padding=Padding()):
@@ -215,7 +236,7 @@ def record(*shape: int, **fields: Any) -> Record:
     [
         (record(3, 2), None, r"shape \(3, 2\), the records before it \(2, 2\).*padding=etl.loading.Padding\(\)"),
         (record(9, 2), Padding(length=8), "has 9 steps and is padded to 8; raise that length"),
-        (record(2, 3), Padding(), r"has shape \(2, 3\), the records befo"),
+        (record(2, 3), Padding(), r"has shape \(2, 3\), the records before it \(2, 2\); padding fills up the first"),
         (record(2), Padding(), r"has shape \(2,\), the records before it"),
         (record(2, 2, features_mask=[1]), Padding(), "has 1 steps, the field that it masks has 2"),
         (record(2, 2, label=1), Padding(), "it has fields features, label, the records before it featur"),
@@ -226,9 +247,23 @@ def test_a_record_that_cannot_be_padded_is_named(second: Record, padding: Any, m
         list(etl.RawIterator([record(2, 2), second], NOTHING, 2, padding=padding))
 
 
+def test_a_field_of_other_shapes_that_is_not_padded_says_what_would_pad_it() -> None:
+    records = [record(steps, 2, label=np.ones(steps, np.int64)) for steps in (2, 3)]
+    said = r"'label' has shape \(3,\), the records before it \(2,\); .* name the field in Padding\(fields="
+    with pytest.raises(RecordError, match=f"record 1 of list: failed at stage 'collate': .*{said}"):
+        list(etl.RawIterator(records, NOTHING, 2, padding=Padding()))
+    (batch,) = etl.RawIterator(records, NOTHING, 2, padding=Padding(fields=["features", "label"]))
+    assert batch.labels.tolist() == [[1, 1, 0], [1, 1, 1]]
+
+
 def test_an_impossible_padding_value_is_an_error_at_the_first_record() -> None:
     with pytest.raises(RecordError, match=r"'features' is int64, which cannot hold the padding value 0\.5"):
         list(etl.RawIterator([record(2, 2)], NOTHING, 2, padding=Padding(0.5)))
+    with pytest.raises(RecordError, match=r"'features' is float16, which cannot hold the padding value -1000000000\.0"):
+        list(etl.RawIterator([{"features": np.zeros(2)}], NOTHING, 2, dtype="float16", padding=Padding(-1e9)))
+    for dtype, value in (("float16", -np.inf), ("bfloat16", -1e9)):
+        (batch,) = etl.RawIterator([{"features": [0.0]}], NOTHING, dtype=dtype, padding=Padding(value, length=2))
+        assert batch.features[0, 1] == np.asarray(value, batch.features.dtype)
     shared = {"features": (np.zeros(2), np.zeros(3)), "features_mask": np.ones(2)}
     with pytest.raises(RecordError, match="it has one 'features_mask' for a tuple; give a tuple of masks"):
         list(etl.RawIterator([shared], NOTHING, 2, padding=Padding()))

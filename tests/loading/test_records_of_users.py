@@ -69,6 +69,57 @@ def test_fields_that_no_batch_has_are_not_computed(wrap: Callable[[Any], Any]) -
     assert "digests" not in iterator.state_dict()  # that would need all fields
 
 
+class Readings:
+    """A source that only one thread may read, so that records are copied when a batch is planned with them."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return Lazy(index) if index % 2 else {"features": np.full(2, index), "label": index, "spans": [[1], [2, 3]]}
+
+
+class Unnamed(Readings):
+    """The same without features."""
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return {"image": np.ones(2), "spans": [[1], [2, 3]]}
+
+
+@pytest.mark.parametrize("padding", [None, Padding()])
+def test_fields_that_no_batch_has_may_be_anything_however_many_threads_may_read(padding: Padding | None) -> None:
+    for rank in range(2):
+        batches = etl.RawIterator(Readings(), NOTHING, 1, padding=padding).shard(rank, 2)
+        assert [batch.labels.tolist() for batch in batches] == [[rank], [rank + 2]]
+    with pytest.raises(RecordError, match="it has no field 'features'; it has 'image', 'spans'"):
+        list(etl.RawIterator(Unnamed(), NOTHING, 1, padding=padding))
+
+
+class OneThread:
+    """Records that only one thread may read."""
+
+    def __init__(self, records: list[Any]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._records[index]
+
+
+@pytest.mark.parametrize("padding", [None, Padding()])
+@pytest.mark.parametrize("wrap", [list, etl.MapDataset, OneThread])
+def test_masked_elements_are_not_taken_for_numbers(wrap: Any, padding: Padding | None) -> None:
+    whole, masked = np.ma.masked_array([1.0, 2.0]), np.ma.masked_array([1.0, 1e20], [False, True])
+    for number, features in enumerate([(masked, whole), (whole, masked)]):
+        records = [{"features": each, "label": 0} for each in features]
+        with pytest.raises(RecordError, match=rf"record {number} of .*masked elements, .* value\.filled\(0\)"):
+            list(etl.RawIterator(wrap(records), NOTHING, 2, padding=padding))
+    (batch,) = etl.RawIterator(wrap([{"features": whole, "label": 0}]), NOTHING, 2, padding=padding)
+    assert batch.features.tolist() == [[1, 2]]
+
+
 class Volumes:
     """A source of large records, which knows how many of them are alive whenever one is read."""
 
@@ -120,6 +171,33 @@ def test_a_source_may_have_a_method_of_any_name() -> None:
 
     (batch,) = etl.RawIterator(Table(), NOTHING, 3)
     assert batch.labels.tolist() == [0, 1, 2]
+
+
+def test_a_source_may_have_a_name_and_a_description_that_are_no_texts() -> None:
+    class Table:
+        name = np.arange(3)
+
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 1:
+                raise ValueError("no such row")
+            return {"features": np.ones(2), "label": index}
+
+        def describe(self) -> str:
+            return "a table of 3 rows"
+
+    with pytest.raises(RecordError, match="^record 1 of Table: failed at stage 'read': no such row$"):
+        list(etl.RawIterator(Table(), NOTHING, 3))
+
+
+def test_a_missing_key_is_called_one() -> None:
+    def resample(record: etl.sources.Record) -> etl.sources.Record:
+        return {**record, "features": record["audio"]}
+
+    with pytest.raises(RecordError, match="record 0 of list: failed at stage 'resample': KeyError: 'audio'$"):
+        list(etl.RawIterator([{"features": np.ones(2)}], etl.Pipeline([resample]), 1))
 
 
 def test_a_random_pipeline_inside_a_stage_is_the_error_of_that_stage() -> None:

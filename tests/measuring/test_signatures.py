@@ -55,6 +55,7 @@ def test_half_precision_that_numpy_does_not_know_and_complex_numbers_have_signat
     np.testing.assert_allclose(signatures_of([halves]), EXPECTED, atol=0.01)
     found = signatures_of([np.full((2, 32), 1 + 2j)])
     np.testing.assert_allclose(found[:, :64], np.tile([1, 2], (2, 32)))
+    assert signatures_of([np.full((2, 3, 8, 6), 1 + 2j)]).shape == (2, 65)  # no colours, but coils or slices
 
 
 def test_numbers_that_are_not_finite_count_as_zero() -> None:

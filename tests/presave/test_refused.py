@@ -73,11 +73,19 @@ RECORDS: dict[str, tuple[Any, dict[str, Any], str]] = {
         r"record 1: field 'y' is int64 of shape \(2,\)",
     ),
     "ragged text": ([{"x": np.array(["text"])}], {"ragged": ["x"]}, "record 0: field 'x' has dtype <U4, which cannot"),
+    "masked elements": (
+        [GOOD, {**GOOD, "x": np.ma.masked_less(GOOD["x"], 1)}],
+        {},
+        r"record 1: field 'x' has masked elements, .* fill them, as in value\.filled",
+    ),
+    "a masked number": ([{**GOOD, "y": np.ma.masked}], {}, "record 0: field 'y' has masked elements"),
 }
 LAYOUTS = "unknown compression .*; known: gzip, lzf, zstd"
 ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no records": (Numbered(0), {}, "there are no records to write to"),
     "a path": ("photos/", {}, "'photos/' is a path, not a sequence of records; open it first"),
+    "a stream": (iter([{"x": 1}]), {}, "a list_iterator is not a sequence of records, .* such as a list"),
+    "columns": ({"x": np.zeros(3), "y": 1}, {}, r"a dict is not a sequence of records, .* with len\(records\)"),
     "shards of nothing": (Numbered(1), {"shard_nbytes": 0}, "shard_nbytes must be at least 1, not 0"),
     "no jobs": (Numbered(1), {"jobs": 0}, "jobs must be at least 1"),
     "on_error": (Numbered(1), {"on_error": "ignore"}, "on_error must be 'raise' or 'skip', not 'ignore'"),
@@ -155,3 +163,8 @@ def test_the_error_for_another_shape_names_the_argument_that_allows_it(tmp_path:
         presave.write(tmp_path / "s", records)
     with presave.write(tmp_path / "s", records, ragged=["x"]) as store:
         assert [values.shape for values in store.gather([1, 0])["x"]] == [(3, 2), (2, 3)]
+
+
+def test_a_masked_array_without_masked_elements_is_an_array(tmp_path: Path) -> None:
+    with presave.write(tmp_path / "s", [{"x": np.ma.masked_array([1.5, 2.5])}]) as store:
+        assert store[0]["x"].tolist() == [1.5, 2.5]

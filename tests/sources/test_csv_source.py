@@ -76,6 +76,16 @@ def test_a_first_line_of_numbers_is_not_taken_for_names_unless_a_column_is_chose
     assert features(etl.Csv(path, features=["1990", "1991"])) == [[1, 2]]
 
 
+def test_a_first_row_is_not_taken_for_names_because_its_label_is_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "5.1,3.5,setosa\n4.9,3.0,virginica\n")
+    for columns in ({"label": -1}, {"label": 2, "features": [0]}, {"features": [0, 1]}):
+        with pytest.raises(ValueError, match=r"table\.csv, line 1 holds numbers: pass header=False"):
+            etl.Csv(path, **columns)
+    assert len(etl.Csv(path, label=-1, header=False)) == 2
+    assert len(etl.Csv(path, label="setosa")) == 1
+    assert len(etl.Csv(write(tmp_path, "x,1,setosa\n1,2,u\n"), label=-1)) == 1
+
+
 def test_whole_numbers_are_labels_as_they_are(tmp_path: Path) -> None:
     source = etl.Csv(write(tmp_path, "x,y\n0,3\n0,-1\n0,+20\n"), label="y")
     assert labels(source) == [3, -1, 20]

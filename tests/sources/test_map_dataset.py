@@ -245,6 +245,25 @@ def test_what_has_no_numbered_items_is_refused() -> None:
             etl.MapDataset(other)
 
 
+@pytest.mark.parametrize("make", [etl.RawIterator, lambda source: etl.records(source, NOTHING), etl.MapDataset])
+def test_what_is_not_read_by_number_is_refused_with_what_to_do(make: Callable[[Any], Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "columns.npz", x=np.zeros((3, 2)), y=np.zeros(3))
+    with np.load(tmp_path / "columns.npz") as columns:
+        for wrong, said in [
+            ({"train": Pairs(), "test": Pairs()}, "a dict of 'train', 'test' is not a .*: .* pass one of its values"),
+            (columns, r"a NpzFile of 'x', 'y' is not a .* an object whose \[i\] returns their values"),
+            (iter([PIXELS]), "a list_iterator is not a .*: .* put the items of a stream into a list"),
+        ]:
+            with pytest.raises(ValueError, match=said):
+                make(wrong)
+
+
+def test_a_mapping_of_numbers_is_a_sequence_of_records() -> None:
+    records: Any = {number: {"features": np.full(2, number), "label": number} for number in range(3)}
+    (batch,) = etl.RawIterator(records, NOTHING, 3)
+    assert batch.labels.tolist() == [0, 1, 2]
+
+
 def test_a_string_is_not_taken_for_the_names_of_ragged_fields() -> None:
     with pytest.raises(ValueError, match=r"ragged is a collection of names, such as \['features'\]"):
         etl.MapDataset(Pairs(), ragged="features")

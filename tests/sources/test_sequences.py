@@ -248,6 +248,8 @@ def test_arrays_of_other_dtypes_are_converted(given: str, kept: str) -> None:
         ([np.zeros((2, 3))], ["cat"], r"the label of sequence 0 is <U3; pass numbers, and names as classes="),
         ([np.zeros((2, 3))], [[1, 2, 3]], r"the label of sequence 0 has shape \(3,\), expected \(2,\)"),
         ([np.zeros((2, 3))] * 2, [1, [1, 2]], r"the label of sequence 1 has shape \(2,\), expected \(\)"),
+        ([np.zeros((2, 3)), np.ma.masked_less(np.zeros((2, 3)), 1)], None, "sequence 1 has masked elements"),
+        ([np.zeros((2, 3))], [np.ma.masked], "the label of sequence 0 has masked elements"),
     ],
 )
 def test_arrays_that_do_not_go_together_are_named(features: Any, labels: Any, said: str) -> None:

@@ -170,6 +170,27 @@ def test_a_dataclass_is_made_again() -> None:
     assert collated.more["id"].tolist() == [0, 1, 2]
 
 
+def test_a_list_that_is_empty_in_the_first_item_is_not_left_out_of_the_others() -> None:
+    items = [{"image": np.ones(2), "boxes": boxes, "id": number} for number, boxes in enumerate([[], [3, 4], []])]
+    source = etl.MapDataset(items)
+    (batch,) = etl.RawIterator(source, NOTHING, 3, padding=etl.loading.Padding())
+    images, boxes, ids = batch.features
+    assert images.tolist() == [[1, 1]] * 3
+    assert boxes.tolist() == [[0, 0], [3, 4], [0, 0]]
+    assert ids.tolist() == [0, 1, 2]
+    lengths = [mask if mask is None else mask.sum(1).tolist() for mask in batch.features_mask]
+    assert lengths == [[2] * 3, [0, 2, 0], None]
+    with pytest.raises(RecordError, match=r"record \d of list: .* 'features\.1' has shape \(\d,\), the records"):
+        list(etl.RawIterator(source, NOTHING, 3))
+
+
+def test_lists_that_are_always_empty_are_those_of_default_collate() -> None:
+    items: list[Any] = [{"x": number, "more": ([], ())} for number in range(3)]
+    source = etl.MapDataset(items)
+    (batch,) = etl.RawIterator(source, NOTHING, 3, dtype=None)
+    assert_equal(source.collated(batch), default_collate(items))
+
+
 def test_a_text_is_left_out_and_named_once() -> None:
     items = [{"x": np.ones(2), "caption": "a cat", "more": ("b", number)} for number in range(4)]
     source = etl.MapDataset(items, name="captions")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import etl
+from etl.loading import Padding
 from etl.sources import Record, RecordError
 
 NOTHING = etl.Pipeline([])
@@ -42,6 +43,18 @@ def test_values_that_fit_without_loss_are_taken() -> None:
     )
     assert batch.features.tolist() == [1.5, 2, 1]
     assert batch.labels.tolist() == [7, 200, 1]
+
+
+@pytest.mark.parametrize("padding", [None, Padding()])
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(None, "object"), ("1.5", "<U3"), (np.datetime64("2020-01-01"), r"datetime64\[D\]"), (1j, "complex128")],
+)
+def test_what_is_no_real_number_is_not_made_one(value: Any, dtype: str, padding: Padding | None) -> None:
+    records = [{"features": np.zeros(2), "label": 0.5}, {"features": np.zeros(2), "label": value}]
+    said = rf"record 1 of list: .* 'label' is {dtype}, the records before it float32"
+    with pytest.raises(RecordError, match=said):
+        list(etl.RawIterator(records, NOTHING, batch_size=2, padding=padding))
 
 
 @pytest.mark.parametrize("record", [{"label": 0}, {}])

@@ -126,7 +126,11 @@ def test_a_model_is_trained_alike_whatever_the_dtype_of_its_labels_and_the_loade
 def test_features_of_another_dtype_than_the_weights_are_named_with_what_to_do(dtype: str, layer: str) -> None:
     batches = [(np.ones((2, 4, 4)).astype(dtype), np.zeros(2, np.int64))]
     model = torch.nn.Sequential(getattr(torch.nn, layer)(4, 2, **{"kernel_size": 4} if layer == "Conv1d" else {}))
-    said = rf"the features of a batch have dtype {dtype}, and the model's weights float32 \(.*\): convert the features"
+    how = r"dtype='float32' \(--dtype\)" if dtype.startswith("float") else r"the stage etl\.stages\.Cast\('float32'\)"
+    said = (
+        rf"the features of a batch have dtype {dtype}, and the model's weights float32 \(.*\): "
+        rf"convert the features in the loader, as {how} does"
+    )
     with pytest.raises(ValueError, match=said):
         etl.fit(model, batches, backend="cpu")
     with pytest.raises(RuntimeError, match="shapes"):  # another error stays as it is

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etl.sources import ImageFolder
-from etl.sources.record import Record, source_name
+from etl.sources.record import Record, describe_record, source_name
 from presave.thread_safety import is_thread_safe
 
 
@@ -56,8 +56,8 @@ class Subset:
     def describe(self, index: int) -> str:
         """Return the description of record `index` of the subset for messages."""
         number = int(self.indices[index])
-        describe = getattr(self.source, "describe", None)
-        return f"record {number}, {describe(number)}" if describe is not None else f"record {number}"
+        found = describe_record(self.source, number)
+        return f"record {number}, {found}" if found else f"record {number}"
 
 
 def _one_of_each_first(order: NDArray[np.int64], labels: np.ndarray) -> NDArray[np.int64]:
