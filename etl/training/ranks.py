@@ -6,6 +6,8 @@ import atexit
 import contextlib
 import gc
 import os
+import time
+import uuid
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +27,8 @@ ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # torch's agent has its store before it starts ranks; one that was killed is not looked for any longer.
 AGENT_TIMEOUT = timedelta(seconds=30)
+# Between two looks for the answer of rank 0: little beside the start of a rank, and little work for the store.
+LOOK_SECONDS = 0.05
 
 
 class RankError(RuntimeError):
@@ -228,16 +232,40 @@ def _rendezvous(timeout: timedelta | None) -> dict[str, Any]:
     dist = import_torch().distributed
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return {}
-    world_size = int(os.environ["WORLD_SIZE"])
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, world_size, is_master=False, timeout=AGENT_TIMEOUT)
-    store.set_timeout(timeout or dist.constants.default_pg_timeout)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return {
-        "store": dist.PrefixStore(f"etl/attempt{attempt}", store),
-        "rank": int(os.environ["RANK"]),
-        "world_size": world_size,
-    }
+    limit: timedelta = timeout or dist.constants.default_pg_timeout
+    store.set_timeout(limit)
+    attempt = agree_on_attempt(dist.PrefixStore("etl", store), rank, world_size, limit)
+    return {"store": dist.PrefixStore(f"etl/{attempt}", store), "rank": rank, "world_size": world_size}
+
+
+def agree_on_attempt(store: Any, rank: int, world_size: int, limit: timedelta) -> str:
+    """Return a name that all ranks of this attempt get from `store`, and those of no other attempt.
+
+    The number of restarts would not do: each agent counts its own, and none if it restarts because of another machine.
+    So rank 0 draws the name. A rank may find that of the attempt before, and therefore takes a name only if rank 0 has
+    listed what this rank has drawn.
+
+    Raises `DistStoreError` if a rank waits for another longer than `limit`.
+    """
+    own = uuid.uuid4().hex
+    if rank == 0:
+        store.set("attempt", own)
+        others = [store.get(f"{own}/{other}").decode() for other in range(1, world_size)]
+        store.set(f"{own}/ranks", " ".join(others))
+        return own
+    until = time.monotonic() + limit.total_seconds()
+    while True:
+        attempt: str = store.get("attempt").decode()
+        store.set(f"{attempt}/{rank}", own)
+        if store.check([f"{attempt}/ranks"]) and own in store.get(f"{attempt}/ranks").decode().split():
+            return attempt
+        if time.monotonic() > until:
+            waited = f"rank {rank} of {world_size} has waited {limit.total_seconds():g} s for rank 0, and timed out"
+            raise import_torch().distributed.DistStoreError(waited)
+        time.sleep(LOOK_SECONDS)
 
 
 def leave() -> None:

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import etl
 from etl.training import Checkpoint, EarlyStopping, FitResult, Iteration, RankError, fit_parallel
-from etl.training.ranks import ERROR_FILE, Ranks, record_failure
+from etl.training.ranks import ERROR_FILE, Ranks, agree_on_attempt, record_failure
 from etl.training.synchronisation import ParameterAveraging
 from tests.programs import run_python
 from tests.training import rank_jobs
@@ -434,6 +435,23 @@ def test_a_rank_does_not_look_long_for_an_agent_that_was_killed(monkeypatch: pyt
         monkeypatch.setattr("etl.training.ranks.AGENT_TIMEOUT", timedelta(seconds=1))
         with pytest.raises(torch.distributed.DistNetworkError):
             etl.fit(make_model(), raw(8), backend="cpu")
+
+
+def test_ranks_meet_those_of_their_own_attempt_though_the_store_holds_earlier_ones() -> None:
+    store = torch.distributed.HashStore()
+    store.set("attempt", "ended while its ranks met")
+    limit = timedelta(seconds=LIMIT_SECONDS)
+
+    def attempt() -> str:
+        with ThreadPoolExecutor(3) as ranks:
+            # Rank 0 comes last: the others find the attempt before.
+            found = [ranks.submit(agree_on_attempt, store, rank, 3, limit) for rank in (2, 1, 0)]
+            (name,) = {each.result() for each in found}
+        return name
+
+    assert len({attempt() for _ in range(3)}) == 3
+    with pytest.raises(torch.distributed.DistStoreError, match="rank 1 of 2 has waited 0 s for rank 0, and timed out"):
+        agree_on_attempt(store, 1, 2, timedelta())
 
 
 def test_batches_are_divided_unless_they_are_this_ranks_part() -> None:
