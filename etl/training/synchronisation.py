@@ -59,10 +59,11 @@ class ParameterAveraging(Synchronisation):
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks, frequency: int) -> None:
-        if is_wrapped(model):
+        part = wrapped_part(model)
+        if part is not None:
             raise ValueError(
                 f"averaging_frequency={frequency} needs a model of its own on each rank, not a "
-                f"{type(model).__name__}, which averages gradients in every iteration"
+                f"{type(model.get_submodule(part)).__name__}, which averages gradients in every iteration"
             )
         super().__init__(model)
         self._optimizer = optimizer
@@ -115,7 +116,7 @@ def synchronise(
     Raises
     ------
     ValueError
-        If the parameters of a model are to be averaged that averages gradients itself.
+        If the parameters of a model are to be averaged that averages gradients itself, or only a part of a model does.
     """
     if ranks.is_alone:
         return Synchronisation(model)
@@ -125,13 +126,23 @@ def synchronise(
 
 
 def is_wrapped(model: torch.nn.Module) -> bool:
-    """Return True if `model` synchronises itself: `DistributedDataParallel`, or fully sharded."""
+    """Return True if `model` synchronises itself: `DistributedDataParallel` or fully sharded, compiled or not."""
+    kinds = _wrappers()
+    return isinstance(model, kinds) or isinstance(getattr(model, "_orig_mod", None), kinds)
+
+
+def wrapped_part(model: torch.nn.Module) -> str | None:
+    """Return the name in `model` of a module that synchronises itself, "" for `model`; None if there is none."""
+    kinds = _wrappers()
+    return next((name for name, each in model.named_modules() if isinstance(each, kinds)), None)
+
+
+def _wrappers() -> tuple[Any, ...]:
     from torch.distributed import fsdp
     from torch.nn.parallel import DistributedDataParallel
 
-    kinds: list[Any] = [DistributedDataParallel, fsdp.FullyShardedDataParallel]
-    kinds += [fsdp.FSDPModule] if hasattr(fsdp, "FSDPModule") else []
-    return isinstance(model, tuple(kinds))
+    sharded = [fsdp.FSDPModule] if hasattr(fsdp, "FSDPModule") else []
+    return DistributedDataParallel, fsdp.FullyShardedDataParallel, *sharded
 
 
 def broadcast(tensors: Iterable[torch.Tensor]) -> None:
@@ -145,6 +156,12 @@ def broadcast(tensors: Iterable[torch.Tensor]) -> None:
 def _distributed(model: torch.nn.Module) -> torch.nn.Module:
     from torch.nn.parallel import DistributedDataParallel
 
+    part = wrapped_part(model)
+    if part is not None:
+        raise ValueError(
+            f"module {part!r} of the model is wrapped or sharded, and would be synchronised twice, but the rest is "
+            "not: wrap or shard the whole model, or no part of it"
+        )
     device = next((each.device for each in model.parameters()), None)
     if device is None:
         raise ValueError("the model has no parameters, so there is nothing that ranks could train together")

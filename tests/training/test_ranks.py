@@ -26,12 +26,17 @@ import psutil
 import pytest
 import torch
 from PIL import Image, ImageFile
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import etl
 from etl.training import Checkpoint, EarlyStopping, FitResult, Iteration, RankError, fit_parallel
+from etl.training.parallel import Job
+from etl.training.rank_process import _train
 from etl.training.ranks import ERROR_FILE, Ranks, agree_on_attempt, record_failure
-from etl.training.synchronisation import ParameterAveraging
+from etl.training.step import ForwardPass, unwrapped
+from etl.training.synchronisation import GradientAveraging, ParameterAveraging
 from tests.programs import run_python
 from tests.training import rank_jobs
 from tests.training.null_listener import NullListener
@@ -173,6 +178,55 @@ def test_state_that_is_no_tensor_comes_back() -> None:
         lambda: Remembers(4, 3), lambda: etl.SyntheticIterator((4,), 3, 2, 4), workers=1, backend="cpu"
     )
     Remembers(4, 3).load_state_dict(result.state)
+
+
+def sharded(module: torch.nn.Module) -> torch.nn.Module:
+    """Give a module the class that it gets from torch's `fully_shard`, which needs a process group."""
+    module.__class__ = type("Sharded", (FSDPModule, type(module)), {})
+    return module
+
+
+def wrapped(wrapper: type[torch.nn.Module], **inside: torch.nn.Module) -> torch.nn.Module:
+    """Return one of torch's wrappers around a model, made without a process group."""
+    made = wrapper.__new__(wrapper)
+    torch.nn.Module.__init__(made)
+    for name, module in inside.items():
+        setattr(made, name, module)
+    return made
+
+
+class Compiled(torch.nn.Module):
+    """Wraps a model as torch.compile does, which takes seconds."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+
+def test_a_model_that_synchronises_itself_is_not_wrapped_again_though_it_is_compiled() -> None:
+    model = make_model()
+    distributed = wrapped(DistributedDataParallel, module=model)
+    for each in (distributed, sharded(make_model())):
+        for given in (each, Compiled(each)):
+            assert GradientAveraging(given).module is given
+    assert unwrapped(distributed) is unwrapped(Compiled(distributed)) is model
+    fully_sharded = wrapped(FullyShardedDataParallel, _fsdp_wrapped_module=model)
+    assert not ForwardPass(fully_sharded)._takes_mask  # as the model inside, though the wrapper takes any keyword
+
+
+def test_a_model_of_which_only_a_part_synchronises_itself_is_refused() -> None:
+    model = make_model()
+    sharded(model[2])
+    with pytest.raises(ValueError, match="module '2' of the model is wrapped or sharded, .* but the rest is not: wrap"):
+        GradientAveraging(model)
+    with pytest.raises(ValueError, match="averaging_frequency=3 needs a model of its own on each rank, not a Sharded"):
+        ParameterAveraging(model, sgd(model), Ranks(0, 2), 3)
+
+
+def test_a_sharded_model_is_refused_by_fit_parallel_which_returns_a_whole_one() -> None:
+    job = Job(lambda: sharded(make_model()), partial(raw, 8), 2, 60.0, 0, {"backend": "cpu"})
+    with pytest.raises(ValueError, match="make_model has sharded the model, .*: start the ranks with torchrun"):
+        _train(job)
 
 
 def test_a_model_or_batches_instead_of_functions_that_return_them_are_refused() -> None:
