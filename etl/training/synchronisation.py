@@ -52,8 +52,8 @@ class GradientAveraging(Synchronisation):
 class ParameterAveraging(Synchronisation):
     """Averages parameters every `frequency` iterations, and at the end of each epoch.
 
-    Floating buffers and the optimizer's state are averaged with them, so that the models are equal afterwards, and
-    trained further alike.
+    Floating and complex buffers and the optimizer's state are averaged with them, so that the models are equal
+    afterwards, and trained further alike.
 
     Source: ParallelWrapper of Deeplearning4j, with its `averagingFrequency` and `averageUpdaters`.
     """
@@ -96,8 +96,9 @@ class ParameterAveraging(Synchronisation):
         tensors = [*self.module.parameters(), *self.module.buffers(), *updater]
         alike: dict[Any, list[torch.Tensor]] = defaultdict(list)
         for tensor in tensors:
-            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-                alike[tensor.dtype, tensor.device].append(tensor.detach())
+            if isinstance(tensor, torch.Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
+                real = _as_real(tensor)
+                alike[real.dtype, real.device].append(real)
         # A parameter that one rank has not trained yet has no state there.
         self._ranks.check_equal("optimizer state", [[tuple(each.shape) for each in group] for group in alike.values()])
         for group in alike.values():
@@ -150,7 +151,15 @@ def broadcast(tensors: Iterable[torch.Tensor]) -> None:
     import torch
 
     for tensor in tensors:
-        torch.distributed.broadcast(tensor.detach(), 0)
+        torch.distributed.broadcast(_as_real(tensor), 0)
+
+
+def _as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of `tensor` without complex numbers, which not all process groups can send."""
+    import torch
+
+    values = tensor.detach()
+    return torch.view_as_real(values) if values.is_complex() else values
 
 
 def _distributed(model: torch.nn.Module) -> torch.nn.Module:

@@ -300,6 +300,29 @@ def test_what_adam_keeps_on_the_cpu_is_averaged_where_ranks_can_send_it(monkeypa
     assert len(sent) == len(copied) == 4 * (1 + 3)  # parameters, each with a step and two means
 
 
+class Spectrum(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        self.register_buffer("phase", torch.ones(2, dtype=torch.complex64))
+
+
+def test_complex_numbers_are_averaged_as_pairs_of_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Spectrum()
+    optimizer = sgd(model)
+    model.weight.abs().sum().backward()
+    optimizer.step()
+    sent: list[torch.Tensor] = []
+    averaging = "torch.distributed.algorithms.model_averaging.utils.average_parameters"
+    monkeypatch.setattr(averaging, lambda tensors, _: [each.zero_() for each in tensors])
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, _: sent.append(tensor))
+    ranks: Any = SimpleNamespace(device=torch.device("cpu"), check_equal=lambda *_: None)
+    ParameterAveraging(model, optimizer, ranks, frequency=1).after_step()
+    assert [each.shape for each in sent] == [(2, 2), (2, 2)]
+    for each in (*trained(model, optimizer), model.phase):
+        assert torch.equal(each, torch.zeros(2, dtype=torch.complex64))
+
+
 def trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     parameters = list(model.parameters())
     return [each.detach() for each in parameters] + [optimizer.state[each]["momentum_buffer"] for each in parameters]
