@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from etl.iterators import BatchIterator
 from etl.iterators.user_loader import UserLoaderIterator
+from etl.sources.identity import digest_difference
 from etl.training.backends import Backend, choose_device, import_torch
 from etl.training.backends import backend as find_backend
 from presave.files import UNFINISHED
@@ -29,6 +30,9 @@ LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT_TIMEOUT = timedelta(seconds=30)
 # Between two looks for the answer of rank 0: little beside the start of a rank, and little work for the store.
 LOOK_SECONDS = 0.05
+OTHER_ORDER = (
+    "all ranks must divide the same records in the same order, or some records come twice in an epoch and others never"
+)
 
 
 class RankError(RuntimeError):
@@ -126,6 +130,8 @@ class Ranks:
         ------
         ValueError
             If it is the part of another rank, or a DataLoader that gives all records to every rank.
+        TypeError
+            If it is a user's iterator without `shard`.
         """
         if self.is_alone:
             return iterator
@@ -134,14 +140,39 @@ class Ranks:
             raise ValueError(f"batches are the part of rank {rank} of {world_size}, but this is {self}")
         if world_size != 1:
             return iterator
-        if isinstance(iterator, UserLoaderIterator):
-            if iterator.reads_everything:
-                raise ValueError(
-                    f"each of {self.world_size} ranks would train on all records of this DataLoader: give it "
-                    "sampler=torch.utils.data.DistributedSampler(dataset)"
-                )
+        ahead_of = getattr(iterator, "user_loader", None)
+        user_loader = iterator if isinstance(iterator, UserLoaderIterator) else ahead_of
+        if user_loader is not None:
+            if user_loader.undivided is not None:
+                raise ValueError(f"each of {self.world_size} ranks would train on {user_loader.undivided}")
             return iterator
-        return iterator.shard(self.rank, self.world_size)
+        part: Any = iterator.shard(self.rank, self.world_size)
+        if part is None:  # from the protocol
+            raise TypeError(
+                f"{type(iterator).__name__} has no method shard(rank, world_size), which would give each of "
+                f"{self.world_size} ranks its part"
+            )
+        shard: BatchIterator = part
+        return shard
+
+    def check_order(self, iterator: BatchIterator) -> None:
+        """Raise `ValueError` on all ranks unless they divide the same records in the same order, as far as is known.
+
+        `iterator` is the part of this rank. Iterators of etl tell what decides the order, and a `DistributedSampler`.
+        """
+        if self.is_alone:
+            return
+        first, *others = self.gather(getattr(iterator, "order_settings", {}))
+        for rank, settings in enumerate(others, 1):
+            for name in {**first, **settings}:
+                of_first, of_rank = first.get(name), settings.get(name)
+                if name != "digests" and of_first != of_rank:
+                    raise ValueError(
+                        f"{OTHER_ORDER}: rank 0 has {name}={of_first!r}, and rank {rank} has {name}={of_rank!r}"
+                    )
+            contents = digest_difference(first.get("digests", {}), settings.get("digests", {}))
+            if contents:
+                raise ValueError(f"{OTHER_ORDER}: rank {rank} has other records than rank 0: their {contents} differ")
 
 
 class WaitedError(RankError):

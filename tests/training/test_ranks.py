@@ -31,10 +31,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import etl
+from etl.iterators import BatchIterator
+from etl.iterators.user_loader import as_iterator
 from etl.training import Checkpoint, EarlyStopping, FitResult, Iteration, RankError, fit_parallel
 from etl.training.parallel import Job
 from etl.training.rank_process import _train
-from etl.training.ranks import ERROR_FILE, Ranks, agree_on_attempt, record_failure
+from etl.training.ranks import ERROR_FILE, OTHER_ORDER, Ranks, agree_on_attempt, record_failure
 from etl.training.step import ForwardPass, unwrapped
 from etl.training.synchronisation import GradientAveraging, ParameterAveraging
 from tests.programs import run_python
@@ -430,6 +432,11 @@ def test_ranks_that_would_wait_for_each_other_for_ever_are_an_error(in_turns: li
         )
 
 
+def test_two_ranks_with_other_seeds_are_an_error_on_both(in_turns: list[dict[str, Any]]) -> None:
+    message = f"{OTHER_ORDER}: rank 0 has seed=0, and rank 1 has seed=1"
+    assert [each["seeds"] for each in in_turns] == [message] * 2
+
+
 def test_an_error_before_the_training_names_the_rank() -> None:
     def make_broken() -> torch.nn.Module:
         raise RuntimeError("no such model")
@@ -541,8 +548,6 @@ def test_batches_are_divided_unless_they_are_this_ranks_part() -> None:
     assert (asynchronous.rank, asynchronous.world_size) == (1, 3)
     with pytest.raises(ValueError, match="batches are the part of rank 0 of 2, but this is rank 1 of 3"):
         ranks.share(raw(20).shard(0, 2))
-    from etl.iterators.user_loader import as_iterator
-
     for shuffle in (True, False):
         with pytest.raises(
             ValueError, match=r"each of 3 ranks would train on all records of this DataLoader.*Distributed"
@@ -557,6 +562,94 @@ def test_batches_are_divided_unless_they_are_this_ranks_part() -> None:
     generated = as_iterator([(np.zeros((2, 3)), np.zeros(2))])
     assert ranks.share(generated) is generated
     assert Ranks().share(generated) is generated
+
+
+def test_batches_of_another_library_are_taken_as_they_are_though_they_are_loaded_ahead() -> None:
+    ranks, data = Ranks(1, 3), TensorDataset(torch.zeros(20, 3), torch.zeros(20))
+    ahead = etl.AsyncIterator([(np.zeros((2, 3)), np.zeros(2))])
+    for each in (ahead, etl.DeviceIterator(ahead, "cpu")):
+        assert ranks.share(each) is each
+    with pytest.raises(ValueError, match="would train on all records of this DataLoader: .*Distributed"):
+        ranks.share(etl.AsyncIterator(DataLoader(data, 4)))
+    view = etl.TorchDataset(raw(20))
+    for whole in (view, DataLoader(view, batch_size=None)):
+        name = type(whole).__name__
+        with pytest.raises(ValueError, match=rf"all records of this {name}: make it of iterator.shard\(rank, "):
+            ranks.share(as_iterator(whole))
+
+
+def test_an_iterator_of_ones_own_that_cannot_be_divided_is_refused_by_name() -> None:
+    class Own(BatchIterator):
+        async_supported = True
+
+    with pytest.raises(TypeError, match=r"Own has no method shard\(rank, world_size\), which would give each of 3"):
+        Ranks(1, 3).share(Own())
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda batches: batches,
+    "threads": etl.AsyncIterator,
+    "device": lambda batches: etl.DeviceIterator(batches, "cpu"),
+    "view": lambda batches: as_iterator(DataLoader(etl.TorchDataset(batches), batch_size=None)),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 4}, "rank 0 has seed=0, and rank 1 has seed=4"),
+        ({"batch_size": 5}, "rank 0 has batch_size=4, and rank 1 has batch_size=5"),
+        ({"drop_last": True}, "rank 0 has drop_last=False, and rank 1 has drop_last=True"),
+        ({"count": 44}, "rank 0 has records=40, and rank 1 has records=44"),
+        ({"epoch": 2}, "rank 0 has epoch=0, and rank 1 has epoch=2"),
+        ({"uneven": "drop"}, "rank 0 has uneven='pad', and rank 1 has uneven='drop'"),
+    ],
+    ids=str,
+)
+def test_ranks_that_divide_records_otherwise_are_an_error_that_names_both_values(
+    wrap: Any, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def part(rank: int, count: int = 40, batch_size: int = 4, epoch: int = 0, **more: Any) -> Any:
+        uneven = more.pop("uneven", "pad")
+        batches = raw(count, batch_size, **more).shard(rank, 2, uneven)
+        batches.set_epoch(epoch)
+        return wrap(batches)
+
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, part(1).order_settings])
+    Ranks(0, 2).check_order(part(0))
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, part(1, **options).order_settings])
+    with pytest.raises(ValueError, match=f"{OTHER_ORDER}: {message}"):
+        Ranks(0, 2).check_order(part(0))
+
+
+def test_ranks_with_other_records_or_another_distributed_sampler_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def part(rank: int, first: int = 0) -> Any:
+        records = [{"features": np.zeros(2, np.float32), "label": first + label} for label in range(8)]
+        return etl.RawIterator(records, NOTHING, 2).shard(rank, 2)
+
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, part(1, 1).order_settings])
+    with pytest.raises(ValueError, match="rank 1 has other records than rank 0: their records differ"):
+        Ranks(0, 2).check_order(part(0))
+    data = TensorDataset(torch.zeros(20, 3), torch.zeros(20))
+
+    def loader(rank: int, seed: int = 0) -> Any:
+        return etl.AsyncIterator(DataLoader(data, 4, sampler=DistributedSampler(data, 2, rank, seed=seed)))
+
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, loader(1, 3).order_settings])
+    with pytest.raises(ValueError, match="rank 0 has seed=0, and rank 1 has seed=3"):
+        Ranks(0, 2).check_order(loader(0))
+
+
+def test_ranks_that_would_stop_or_report_at_other_times_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    training: Any = SimpleNamespace(ranks=Ranks(0, 2), check_whole_model=lambda _: None)
+    others = EarlyStopping(patience=5)._settings
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, others])
+    with pytest.raises(ValueError, match="settings of EarlyStopping, .* 0: {'patience': 3,.* 1: {'patience': 5,"):
+        EarlyStopping(patience=3).training_started(training)
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, 10])
+    with pytest.raises(ValueError, match="the same frequency of PerformanceListener, .* rank 0: 1; rank 1: 10"):
+        etl.PerformanceListener().training_started(training)
 
 
 def test_a_shard_goes_on_at_the_state_that_was_loaded() -> None:
