@@ -234,9 +234,13 @@ def join(backend: Backend | str, timeout: timedelta | None = None) -> tuple[Rank
     ------
     RuntimeError
         If there are more ranks on this machine than devices; and as `etl.backend`.
+    ValueError
+        If the environment names a rank of several, but not the address of the first.
     """
     dist = import_torch().distributed
     is_initialized = dist.is_available() and dist.is_initialized()
+    if not is_initialized:
+        _check_launcher()
     if not (is_initialized or (dist.is_available() and _is_launched())):
         return Ranks(), find_backend(backend) if isinstance(backend, str) else backend
     chosen = find_backend(own_device_name(backend)) if isinstance(backend, str) else backend
@@ -248,6 +252,17 @@ def join(backend: Backend | str, timeout: timedelta | None = None) -> tuple[Rank
         atexit.register(leave)
     device = chosen.device if "nccl" in dist.get_backend() else import_torch().device("cpu")
     return Ranks(dist.get_rank(), dist.get_world_size(), device), chosen
+
+
+def _check_launcher() -> None:
+    """Raise `ValueError` if a launcher says that this is one of several ranks, and not where these meet."""
+    rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1")
+    missing = " and ".join(name for name in LAUNCHED if name not in os.environ)
+    if missing and rank is not None and world_size not in ("", "0", "1"):
+        raise ValueError(
+            f"RANK={rank} and WORLD_SIZE={world_size} make this one of several ranks, and without {missing} it would "
+            "train alone, on all records: set that, too, start the ranks with torchrun, or remove RANK"
+        )
 
 
 def _is_launched() -> bool:

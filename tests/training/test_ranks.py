@@ -521,6 +521,16 @@ def test_a_rank_does_not_look_long_for_an_agent_that_was_killed(monkeypatch: pyt
             etl.fit(make_model(), raw(8), backend="cpu")
 
 
+def test_a_rank_that_does_not_know_where_to_meet_the_others_does_not_train_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched(monkeypatch, 1, 2)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name)
+    with pytest.raises(ValueError, match="RANK=1 and WORLD_SIZE=2 .* without MASTER_ADDR and MASTER_PORT it would"):
+        etl.fit(make_model(), raw(8), backend="cpu")
+
+
 def test_ranks_meet_those_of_their_own_attempt_though_the_store_holds_earlier_ones() -> None:
     store = torch.distributed.HashStore()
     store.set("attempt", "ended while its ranks met")
