@@ -336,7 +336,7 @@ def own_device_name(name: str) -> str:
     needed = max(int(os.environ.get("LOCAL_WORLD_SIZE", 0)), int(local) + 1)
     if 0 < devices < needed:
         raise RuntimeError(
-            f"{needed} ranks on this machine need as many CUDA devices, but there are {devices}: start fewer, or use "
-            "backend='cpu'"
+            f"{needed} ranks on this machine need as many CUDA devices, but there are {devices}: start fewer, use "
+            "backend='cpu', or name the device if a rank sees its own alone, as in backend='cuda:0'"
         )
     return f"cuda:{local}"
