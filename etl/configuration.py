@@ -34,7 +34,7 @@ from etl.functions import find_function, is_carried, is_function_name, parameter
 from etl.iterators import BatchIterator, PresavedIterator, RawIterator
 from etl.loading.padding import Padding
 from etl.loading.records import ragged_after
-from etl.runtime.resources import available_cpus
+from etl.runtime.resources import rank_cpus
 from etl.sources import MapDataset, open_source
 from etl.sources.identity import digest_difference, source_digests, store_digests
 from etl.sources.named import is_source_name
@@ -272,7 +272,7 @@ class Configuration:
         if threads is not None and find_spec("torch") is not None:
             import torch
 
-            torch.set_num_threads(min(threads, available_cpus()))  # a rank has a part of the CPUs
+            torch.set_num_threads(min(threads, rank_cpus()))
 
     def _open_own(self, source: Any, store: Any) -> RawIterator | PresavedIterator:
         """Return the iterator that a strategy of this package is made of, which loads in the calling thread.
@@ -318,7 +318,7 @@ class Configuration:
             raise ValueError(f"{self._place()}{self.strategy} asks for a folder; give the path of one in [store]")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        cpus, given = available_cpus(), self.source if source is None else source
+        cpus, given = rank_cpus(), self.source if source is None else source
         functions = [each for each in (function, getattr(function, "prepare", None)) if each is not None]
         opened = functools.cache(lambda: self.open_source(source))
         return Task(
@@ -507,7 +507,7 @@ def from_config(
         loader, the path of its folder.
     threads : bool
         If the file has `compute_threads`, set torch's threads in this process to that number: the loader was tuned
-        beside so many.
+        beside so many. Under torchrun, no more than its share of the CPUs.
     rank, world_size : int
         The part of each epoch to load, as of `BatchIterator.shard`. A user's loader gets them in its `Task`.
 

@@ -14,8 +14,9 @@ from typing import NoReturn
 
 # Signals that ask a process to end: by default it does so at once, and leaves its files and processes behind.
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-# Folders with such names are locked as long as they are in use.
-PREFIX, LOCKED = "etl-", ".lock"
+# Folders with such names are locked as long as they are in use, by a file in them: network file systems lock files for
+# all machines, and folders for one.
+PREFIX, LOCKED, LOCK_FILE = "etl-", ".lock", ".locked"
 
 
 class Terminated(BaseException):
@@ -82,53 +83,74 @@ def _locked_folder(prefix: str) -> Iterator[Path]:
         yield Path(temporary.name)
     finally:
         try:
+            if lock is not None:
+                os.close(lock)  # first: a network file system keeps an open file, and with it the folder
             temporary.cleanup()
         except BaseException:  # a signal, or a process that was still writing into it
             temporary.cleanup()
             raise
-        finally:
-            if lock is not None:
-                os.close(lock)
 
 
 def lock_folder(folder: str) -> tuple[str, int | None]:
     """Rename and lock a new folder whose name begins with `PREFIX`: if this process is killed, a later one removes it.
 
     Returns its name and the descriptor that holds the lock. Without locks in its file system there is none: the folder
-    keeps its name, and is never taken for a leftover.
+    keeps its name, and is never taken for a leftover. The lock is in a file of the folder, `LOCK_FILE`.
     """
     lock: int | None = None
     with suppress(OSError):
-        lock = _lock(folder)
+        lock = _lock(folder, os.O_CREAT)
         # Renamed only now: until it is locked, another process would remove it as a leftover.
         os.rename(folder, folder + LOCKED)
         folder += LOCKED
     return folder, lock
 
 
-def _lock(folder: str | Path) -> int:
+def _remove_leftover(folder: Path) -> None:
+    """Remove a folder that a killed process has locked; leave one that is in use, or without a lock."""
+    with suppress(OSError):
+        try:
+            lock = _lock(folder)
+        except FileNotFoundError:  # removing it was ended before its last step
+            folder.rmdir()
+            return
+        try:
+            # The file of the lock goes last: this process may be killed meanwhile, too.
+            for each in folder.iterdir():
+                if each.is_dir() and not each.is_symlink():
+                    shutil.rmtree(each, ignore_errors=True)
+                elif each.name != LOCK_FILE:
+                    each.unlink()
+        finally:
+            os.close(lock)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lock(folder: str | Path, creating: int = 0) -> int:
     """Lock a folder of this user, and return the descriptor that holds the lock; raise `OSError` if that is impossible.
 
-    The lock ends with the processes that hold it, whatever their ids and containers.
+    The lock ends with the processes that hold it, whatever their ids, containers and machines. Its file is made if
+    `creating` is `os.O_CREAT`.
     """
     try:
         import fcntl
     except ImportError as error:  # on Windows
         raise OSError("this system has no such locks") from error
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        if os.fstat(descriptor).st_uid != os.geteuid():
+        if os.fstat(opened).st_uid != os.geteuid():
             raise PermissionError(f"{folder} belongs to another user")
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = os.open(LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | creating, 0o600, dir_fd=opened)
+    finally:
+        os.close(opened)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
-        os.close(descriptor)
+        os.close(lock)
         raise
-    return descriptor
+    return lock
 
 
 def _remove_leftovers() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*{LOCKED}"):
-        with suppress(OSError):
-            lock = _lock(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+        _remove_leftover(folder)

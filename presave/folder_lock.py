@@ -12,14 +12,18 @@ from pathlib import Path
 from presave.errors import StoreError
 from presave.files import UNSUPPORTED, read_regular_file
 
-OWNER_NAME = "owner"
+OWNER_NAME, LOCK_NAME = "owner", "lock"
 MAX_OWNER_NBYTES = 1 << 12
-# Errors of file systems without locks. NFS has locks, but exclusive ones only for what is open for writing.
+# Errors of file systems without locks.
 NO_LOCKS = (*UNSUPPORTED, errno.ENOLCK, errno.EBADF)
+# Something else that lies where the file should be is not followed, and not waited for.
+CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class FolderLock:
-    """A lock on an open folder: the kernel's, or a file that names this process if the file system has no locks.
+    """A lock on a folder: the kernel's on a file in it, or a file that names this process if there are no locks.
+
+    Network file systems lock files for all machines, but folders for one: their locks of folders are unknown to others.
 
     The kernel's ends at `release`, or with this process and all its forks. If a process on this machine was killed, its
     file is replaced; if it ran elsewhere, nothing here can know, and its file has to be deleted.
@@ -27,41 +31,64 @@ class FolderLock:
     Raises
     ------
     BlockingIOError
-        If another process holds the lock.
+        If another process holds the lock, or has removed the folder.
     StoreError
         If a process of another machine holds it, or was killed.
     """
 
-    def __init__(self, folder: Path, descriptor: int) -> None:
-        self._file = folder / OWNER_NAME
-        self._descriptor = descriptor
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._process = os.getpid()
         self._name: str | None = None
         try:
-            _lock(descriptor)
+            self._descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | CAREFULLY, 0o666)
+        except FileNotFoundError as error:
+            raise BlockingIOError from error
+        try:
+            self._take()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _take(self) -> None:
+        try:
+            _lock(self._descriptor)
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
             # The token tells the locks of one process apart.
             name = f"{_describe(os.getpid())} {secrets.token_hex(4)}"
-            _claim(self._file, name)
+            _claim(self._folder / OWNER_NAME, name)
             self._name = name
 
-    def release(self) -> None:
-        """Release the lock, for forks of this process, too. In a fork this does nothing."""
+    def release(self, removes_folder: bool = False) -> None:
+        """Release the lock, for forks of this process, too; with `removes_folder`, remove a folder with nothing else.
+
+        In a fork this does nothing.
+        """
         if os.getpid() != self._process:
             return
         with suppress(OSError):
+            lock = self._folder / LOCK_NAME
+            # Before another process can lock it: that one's file is a new one.
+            if removes_folder and os.path.samestat(lock.stat(), os.fstat(self._descriptor)):
+                lock.unlink()
+        with suppress(OSError):
+            owner = self._folder / OWNER_NAME
             if self._name is None:
                 _unlock(self._descriptor)
-            elif self._file.read_text() == self._name:
-                self._file.unlink()
+            elif owner.read_text() == self._name:
+                owner.unlink()
+        os.close(self._descriptor)
+        with suppress(OSError):
+            if removes_folder:  # once the file is closed: until then, a network file system keeps it under another name
+                self._folder.rmdir()
 
 
 def is_locked(folder: Path) -> bool:
     """Return True if a process is known to hold the lock of `folder`. The folder stays as it is."""
     with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | CAREFULLY)
         try:
             _lock(descriptor, is_shared=True)  # so that several processes that ask do not take each other for the owner
             _unlock(descriptor)

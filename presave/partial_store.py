@@ -4,7 +4,7 @@ The folder `.NAME.partial` holds
 
 - `plan.json`, everything that decides the bytes of the store: a write with another plan cannot continue here;
 - `identity.json`, what identified the records, to say what has changed;
-- `owner`, which names the process that is writing, on a file system without locks;
+- `lock`, which is locked by the process that is writing, or on a file system without locks `owner`, which names it;
 - `run`, which holds the identifier of the current write and is renamed to `stop` to make its workers give up;
 - for each complete shard, its files and `NNNNN.done.json`, which lists the files with their checksums;
 - a folder for each shard that is being written, and a folder `whole.*` while the store moves to its final place.
@@ -26,7 +26,7 @@ from typing import Any, Self
 from presave.content import difference, digest_json
 from presave.errors import StoreError, disk_errors, is_shortage
 from presave.files import checksum_file, flush, read_regular_file, unsupported_reason, write_atomically
-from presave.folder_lock import OWNER_NAME, FolderLock
+from presave.folder_lock import LOCK_NAME, OWNER_NAME, FolderLock
 from presave.manifest import Manifest, Shard, Skipped, StoredFile
 from presave.manifest_file import MANIFEST_NAME, MAX_MANIFEST_NBYTES, partial_folder, save_manifest
 from presave.validate import parse_shard, whole_number
@@ -93,14 +93,15 @@ class PartialStore:
         self._identity = dict(identity or {})
         self._plan = {**plan, IDENTITY: digest_json(self._identity)} if self._identity else plan
         self._encoded_plan = json.dumps(self._plan, indent=1).encode()
-        self._lock = -1
+        self._opened = -1
         self._owner: FolderLock | None = None
+        self._is_discarded = False
 
     def __enter__(self) -> Self:
         with disk_errors(self.folder, len(self._encoded_plan)):
-            self._lock = self._open_folder()
+            self._opened = self._open_folder()
             try:
-                self._owner = FolderLock(self.folder, self._lock)
+                self._owner = FolderLock(self.folder)
                 self._check_place()
                 self._check_plan()
                 self._tidy()
@@ -169,11 +170,19 @@ class PartialStore:
         self.discard()
 
     def discard(self) -> None:
-        """Remove the folder, so that the next write begins anew."""
+        """Empty the folder, which is removed when it is released, so that the next write begins anew."""
+        self._is_discarded = True
         # The plan goes first: a worker that has just completed a shard removes it again if there is no plan.
         with suppress(OSError):
             (self.folder / PLAN_NAME).unlink()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        # The lock goes last: until then, no other process begins to write here.
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path.name not in (LOCK_NAME, OWNER_NAME):
+                    with suppress(OSError):
+                        path.unlink()
 
     def _open_folder(self) -> int:
         if self.folder.is_symlink():  # _tidy would delete files in the link's target
@@ -188,14 +197,17 @@ class PartialStore:
 
     def _leave(self) -> None:
         """Release the folder after a failed write. Remove the folder if it holds no complete shard."""
-        if self._owner is not None and not any(self.folder.glob(f"*{DONE_SUFFIX}")):
+        if self._owner is None:
+            with suppress(OSError):
+                self.folder.rmdir()
+        elif not any(self.folder.glob(f"*{DONE_SUFFIX}")):
             self.discard()
         self._release()
 
     def _release(self) -> None:
         if self._owner is not None:
-            self._owner.release()
-        os.close(self._lock)
+            self._owner.release(self._is_discarded)
+        os.close(self._opened)
 
     def _tidy(self) -> None:
         """Undo a `finish` that was killed, and remove what killed workers left."""
@@ -220,12 +232,9 @@ class PartialStore:
     def _check_place(self) -> None:
         # Before this process got the lock, another one may have completed the store and moved or removed the folder.
         if self.target.exists():
-            with suppress(OSError):
-                if self._owner is not None:
-                    self._owner.release()
-                self.folder.rmdir()
+            self._is_discarded = True  # the folder is removed unless it holds something
             raise StoreError(f"{self.target} exists already: another process has just written it")
-        if not (self.folder.exists() and os.path.samestat(os.fstat(self._lock), self.folder.stat())):
+        if not (self.folder.exists() and os.path.samestat(os.fstat(self._opened), self.folder.stat())):
             raise BlockingIOError
 
     def _check_plan(self) -> None:
@@ -396,7 +405,7 @@ def remove_leftovers(target: Path) -> None:
     """
     folder = partial_folder(target)
     with suppress(OSError):
-        notes = (PLAN_NAME, IDENTITY_NAME, OWNER_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
+        notes = (PLAN_NAME, IDENTITY_NAME, LOCK_NAME, OWNER_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
         if all(path.name in notes or path.name.endswith(DONE_SUFFIX) for path in folder.iterdir()):
             shutil.rmtree(folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -257,12 +258,27 @@ def test_torch_gets_the_threads_that_the_loader_was_tuned_beside(folder: Path, m
     torch.set_num_threads(1)
     etl.from_config("photos.toml", threads=False)
     assert torch.get_num_threads() == 1
-    monkeypatch.setattr("etl.configuration.available_cpus", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("etl.runtime.resources.cgroup_quota", lambda: None)
     etl.from_config("photos.toml")
     assert torch.get_num_threads() == 3
-    monkeypatch.setattr("etl.configuration.available_cpus", lambda: 2)  # as on a rank
+
+
+@pytest.mark.usefixtures("torch_threads")
+def test_ranks_of_torchrun_share_its_cpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))  # torchrun binds none of its ranks
+    monkeypatch.setattr("etl.runtime.resources.cgroup_quota", lambda: None)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    configuration(settings={"compute_threads": 3}).write("photos.toml")
     etl.from_config("photos.toml")
     assert torch.get_num_threads() == 2
+    configuration("async-raw").write("photos.toml")
+    with etl.from_config("photos.toml") as loaded:
+        assert loaded.threads == 2
+    assert etl.runtime.ThreadPolicy(loaders=1).compute == 1
+    with user_module(folder, "loaders_of_a_rank", "def load(cpus, workers):\n    return [(cpus, workers)]\n"):
+        configuration("loaders_of_a_rank:load").write("own.toml")
+        assert etl.from_config("own.toml") == [(2, 2)]
 
 
 def test_torch_is_loaded_only_to_set_its_threads(folder: Path) -> None:

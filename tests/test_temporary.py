@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from etl.temporary import Terminated, ending_in_order, temporary_folder
+from etl.temporary import LOCK_FILE, Terminated, ending_in_order, temporary_folder
 from tests.scratch import ROOT
 from tests.worker_processes import assert_ended
 
@@ -98,8 +100,27 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_and_what_is_in_use_
     ]
 
 
+def test_a_folder_that_another_machine_uses_is_left_where_folders_are_locked_for_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def flock_on_a_network(descriptor: int, operation: int) -> None:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_on_a_network)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with temporary_folder("compare") as folder:
+        with temporary_folder("compare"):
+            pass
+        assert folder.is_dir()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "etl-compare-theirs.lock").mkdir()
+    (tmp_path / "etl-compare-theirs.lock" / LOCK_FILE).touch()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with temporary_folder("doctor"):

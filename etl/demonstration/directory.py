@@ -28,6 +28,7 @@ def make_once(directory: str | Path, description: dict[str, Any], fill: Callable
     `OSError` if the disk is full or fails.
     """
     target = Path(directory)
+    _remove_leftovers(target)
     if _holds(target, description):
         return False
     try:
@@ -35,7 +36,7 @@ def make_once(directory: str | Path, description: dict[str, Any], fill: Callable
         with _temporary_folder(target) as folder:
             fill(folder)
             (folder / MARKER).write_text(json.dumps(description, indent=1) + "\n")
-            folder.chmod(0o755)  # mkdtemp makes it private to its owner
+            folder.chmod(0o755)  # until now, it is private to its owner
             try:
                 os.rename(folder, target)
             except OSError:
@@ -49,40 +50,55 @@ def make_once(directory: str | Path, description: dict[str, Any], fill: Callable
 
 @contextmanager
 def _temporary_folder(target: Path) -> Iterator[Path]:
-    """Make a folder beside `target` that is locked during the block, and removed after it unless it was renamed."""
+    """Make a folder beside `target`, and beside it a file that is locked during the block. Remove both after it.
+
+    A file, because network file systems lock files for all machines, and folders for one.
+    """
     with ExitStack() as stack:
-        # The parent is locked meanwhile: until the new folder is locked, another process would remove it as a leftover.
-        with _locked(target.parent, fcntl.LOCK_EX):
-            _remove_leftovers(target)
-            folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=UNFINISHED, dir=target.parent))
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            stack.enter_context(_locked(folder, fcntl.LOCK_EX))
+        descriptor, lock = _make_lock(target)
+        stack.callback(os.close, descriptor)
+        stack.callback(lock.unlink, missing_ok=True)
+        folder = _folder_of(lock)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)  # nothing if it was renamed
+        folder.mkdir(0o700)
         yield folder
 
 
-def _remove_leftovers(target: Path) -> None:
-    """Remove unlocked temporary folders, which killed processes have left behind."""
-    for folder in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
-        with suppress(OSError), _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            shutil.rmtree(folder)
-
-
-@contextmanager
-def _locked(folder: Path, operation: int) -> Iterator[None]:
-    descriptor, process = os.open(folder, os.O_RDONLY), os.getpid()
-    try:
+def _make_lock(target: Path) -> tuple[int, Path]:
+    """Make a new file beside `target`, and lock it, as far as its file system has locks; return its descriptor, too."""
+    while True:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=UNFINISHED, dir=target.parent)
         try:
-            fcntl.flock(descriptor, operation)
-        except OSError as error:  # without locks, only leftovers cannot be told from what is being made
-            if error.errno not in NO_LOCKS or operation & fcntl.LOCK_NB:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process takes it for a leftover, and removes it
+            os.close(descriptor)
+            continue
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(descriptor)
+                Path(name).unlink(missing_ok=True)
                 raise
-        yield
-    finally:
-        if os.getpid() == process:
-            with suppress(OSError):
-                # Closing is not enough: a process that was forked meanwhile has the folder open, too.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            return descriptor, Path(name)
+        if Path(name).exists():
+            return descriptor, Path(name)
         os.close(descriptor)
+
+
+def _folder_of(lock: Path) -> Path:
+    return lock.with_name(f"{lock.name}.folder")
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove temporary folders whose files are not locked, which killed processes have left behind."""
+    for lock in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
+        with suppress(OSError):
+            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(_folder_of(lock), ignore_errors=True)
+                lock.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _holds(target: Path, description: dict[str, Any]) -> bool:

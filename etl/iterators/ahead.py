@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from etl.iterators.iterator import BatchIterator, refuse_next
-from etl.iterators.user_loader import as_iterator
+from etl.iterators.user_loader import UserLoaderIterator, as_iterator
 from etl.loading.batch_plan import State
 from etl.loading.sampler import Uneven
 
@@ -58,6 +58,23 @@ class AheadIterator(BatchIterator):
     def was_reset(self) -> bool:
         """True if an epoch was chosen below since the last one began, as by `sampler.set_epoch` of a DataLoader."""
         return getattr(self._iterator, "was_reset", False)
+
+    @property
+    def user_loader(self) -> UserLoaderIterator | None:
+        """The loader of another library whose batches it yields; None if they are those of an iterator."""
+        if isinstance(self._iterator, UserLoaderIterator):
+            return self._iterator
+        found: UserLoaderIterator | None = getattr(self._iterator, "user_loader", None)
+        return found
+
+    @property
+    def order_settings(self) -> State:
+        """The settings of the wrapped iterator that decide which records come next, at the position of this one."""
+        below: State = getattr(self._iterator, "order_settings", {})
+        if not self.can_resume or "position" not in below:  # an iterable, or a user's iterator
+            return below
+        state = self.state_dict()
+        return {**below, "epoch": state["epoch"], "position": state["position"]}
 
     def __len__(self) -> int:
         return len(self._iterator)

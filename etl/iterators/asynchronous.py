@@ -63,9 +63,9 @@ class AsyncIterator(AheadIterator):
     workers : {"thread", "process"}
         "process" is for sources and stages in Python that hold the GIL.
     threads : int, optional
-        Threads that share the records of each batch. By default one for each CPU that this process may use, unless a
-        `ThreadPolicy` in force gives loading another number; and a single one if the source is not thread-safe (see
-        Notes).
+        Threads that share the records of each batch. By default one for each CPU that this process may use, under
+        torchrun its share of them, unless a `ThreadPolicy` in force gives loading another number; and a single one if
+        the source is not thread-safe (see Notes).
     processes : int, optional
         Processes that share the records of each batch. The default is that of `threads`.
     start_method : {"forkserver", "spawn"}

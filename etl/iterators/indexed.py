@@ -210,6 +210,16 @@ class IndexedIterator(BatchIterator):
             **({"digests": self._record_digests()} if self._record_digests() else {}),
         }
 
+    @property
+    def order_settings(self) -> State:
+        """Everything that decides which records come next, by name. Ranks that share an epoch must have the same."""
+        state = self.state_dict()
+        # Not the identity of files: each machine may have copies of its own.
+        digests = {name: digest for name, digest in state.pop("digests", {}).items() if name != "identity"}
+        sampler = self._sampler
+        sharing = {"batch_size": sampler.batch_size, "drop_last": sampler.drop_last, "uneven": sampler.uneven}
+        return {**sharing, **state, "digests": digests}
+
     def load_state_dict(self, state: State) -> None:
         for name in IDENTITY:
             mine = self._sampler.identity.get(name)

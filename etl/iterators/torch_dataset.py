@@ -28,7 +28,8 @@ class TorchDataset(IterableDataset[Any]):
     As with a DataLoader, every loop over it is an epoch of its own, with its own order, whether it was left early or
     not; `set_epoch(n)` chooses which. torchdata's `StatefulDataLoader` and Lightning save and restore `state_dict` and
     `load_state_dict`. Under torch.distributed give each rank its part:
-    `TorchDataset(iterator.shard(rank, world_size))`.
+    `TorchDataset(iterator.shard(rank, world_size))`; but give Accelerate all records, since its main process reads for
+    all others and divides what it has read.
 
     Parameters
     ----------
@@ -86,6 +87,12 @@ class TorchDataset(IterableDataset[Any]):
     def epoch(self) -> int:
         """The epoch that the next loop begins, or resumes."""
         return self.iterator.epoch + (self._begun == self.iterator.epoch)
+
+    @property
+    def order_settings(self) -> State:
+        """The settings of its iterator that decide which records come next, at the epoch of the next loop."""
+        settings: State = getattr(self.iterator, "order_settings", {})
+        return {**settings, "epoch": self.epoch} if settings else {}
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one, from its first batch or, if a state of that epoch was loaded, from the state.

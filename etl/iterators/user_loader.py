@@ -93,16 +93,35 @@ class UserLoaderIterator(BatchIterator):
         return self._part()[1]
 
     @property
-    def reads_everything(self) -> bool:
-        """True if it is a DataLoader that certainly yields all records of its data set, whatever the rank is."""
+    def undivided(self) -> str | None:
+        """The records that any rank gets, and how to divide them, if these are certainly all; otherwise None."""
+        data, own = sys.modules.get("torch.utils.data"), sys.modules.get("etl.iterators.torch_dataset")
+        loader: Any = self._batches
+        if data is None:
+            return None
+        view = loader.dataset if type(loader) is data.DataLoader else loader  # a subclass may divide it
+        if own is not None and isinstance(view, own.TorchDataset):
+            remedy = "make it of iterator.shard(rank, world_size), or pass the iterator itself"
+            is_whole = view.world_size == 1
+        else:
+            remedy = "give it sampler=torch.utils.data.DistributedSampler(dataset)"
+            is_whole = isinstance(loader, data.DataLoader) and (
+                type(loader.sampler) in (data.RandomSampler, data.SequentialSampler)
+                and type(loader.batch_sampler) in (data.BatchSampler, type(None))
+            )
+        return f"all records of this {self._name}: {remedy}" if is_whole else None
+
+    @property
+    def order_settings(self) -> State:
+        """Settings of its `TorchDataset` or `DistributedSampler` that decide which records come next, if it has one."""
         data = sys.modules.get("torch.utils.data")
-        if data is None or not isinstance(self._batches, data.DataLoader):
-            return False
-        kinds = (data.RandomSampler, data.SequentialSampler)
-        return type(self._batches.sampler) in kinds and type(self._batches.batch_sampler) in (
-            data.BatchSampler,
-            type(None),
-        )
+        for part in _parts(self._batches):
+            if isinstance(settings := getattr(part, "order_settings", None), dict):
+                return settings
+            if data is not None and isinstance(part, data.DistributedSampler):
+                settings = {name: getattr(part, name) for name in ("shuffle", "seed", "drop_last")}
+                return {"records": len(part.dataset), **settings, "epoch": self.epoch}
+        return {}
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type] # a TypeError if it has none

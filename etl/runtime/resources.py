@@ -60,6 +60,12 @@ def available_cores() -> int | None:
     return min(len(cores), available_cpus())
 
 
+def rank_cores() -> int | None:
+    """Return how many physical cores this process may use, or its share as in `rank_cpus`; None if it is not known."""
+    cores = available_cores()
+    return None if cores is None else max(1, cores * rank_cpus() // available_cpus())
+
+
 def affinity_of(count: int) -> list[int]:
     """Return the ids of the first `count` CPUs that this process may run on, or of all if there are fewer."""
     return sorted(os.sched_getaffinity(0))[:count]

@@ -12,7 +12,7 @@ from typing import Any
 from etl.arguments import whole_number
 from etl.runtime.audit import Audit
 from etl.runtime.policy import Policy
-from etl.runtime.resources import available_cores, available_cpus
+from etl.runtime.resources import available_cpus, rank_cores, rank_cpus
 
 # The audit multiplies square matrices of this side for this time, and measures how many CPUs that takes.
 PROBE_SIDE = 512
@@ -30,11 +30,11 @@ def default_loader_threads() -> int:
     """Return the number of loader threads if the user gives none.
 
     It is the `loaders` of the policy in force. If there is no policy, or it does not say, it is the number of CPUs that
-    this process may use, less the compute threads of the policy, and at least 1.
+    this process may use, or its share of them as a rank, less the compute threads of the policy, and at least 1.
     """
     if not _in_force:
-        return available_cpus()
-    return _in_force[-1].loaders or max(1, available_cpus() - _in_force[-1].compute)
+        return rank_cpus()
+    return _in_force[-1].loaders or max(1, rank_cpus() - _in_force[-1].compute)
 
 
 class ThreadPolicy(Policy):
@@ -44,8 +44,9 @@ class ThreadPolicy(Policy):
     ----------
     compute : int, optional
         Threads for BLAS, OpenMP and torch's operations, and the most that OpenCV keeps. By default one for each
-        physical core that this process may use, by its affinity and its control group, since two threads that compute
-        on one core wait for each other; but no more than the CPUs that `loaders` leave, and at least 1.
+        physical core that this process may use, by its affinity and its control group, under torchrun its share of
+        them, since two threads that compute on one core wait for each other; but no more than the CPUs that `loaders`
+        leave, and at least 1.
     loaders : int, optional
         Threads of each `AsyncIterator` whose `threads` is not given. By default the CPUs that `compute` leaves.
 
@@ -71,8 +72,8 @@ class ThreadPolicy(Policy):
     def __init__(self, compute: int | None = None, loaders: int | None = None) -> None:
         self.loaders = None if loaders is None else whole_number("loader threads", loaders, least=1)
         if compute is None:
-            cpus = available_cpus()
-            compute = max(1, min(available_cores() or cpus, cpus - (self.loaders or 0)))
+            cpus = rank_cpus()
+            compute = max(1, min(rank_cores() or cpus, cpus - (self.loaders or 0)))
         self.compute = whole_number("compute threads", compute, least=1)
         # The pools that were limited on entering.
         self._set: set[str] = set()

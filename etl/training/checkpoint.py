@@ -106,6 +106,10 @@ class Checkpoint:
             training.load_state_dict(state)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{self._path} cannot be resumed from: {error}") from error
+        try:
+            training.ranks.check_order(training.iterator)
+        except ValueError as error:
+            raise ValueError(f"{self._path} is not the same file on all ranks: {error}") from error
 
     def _save(self) -> None:
         self._unsaved = 0

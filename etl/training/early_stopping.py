@@ -55,7 +55,7 @@ class EarlyStopping:
     Raises
     ------
     ValueError
-        If an argument is invalid, or a score is not a number.
+        If an argument is invalid, or another one on another rank; if a score is not a number.
 
     Notes
     -----
@@ -108,6 +108,7 @@ class EarlyStopping:
     def training_started(self, training: Training) -> None:
         """Divide the batches for evaluation among ranks."""
         training.check_whole_model("EarlyStopping")
+        training.ranks.check_equal("settings of EarlyStopping", self._settings)
         self._training = training
         self._forget()
         self._world_size = training.ranks.world_size
@@ -185,11 +186,24 @@ class EarlyStopping:
             raise RuntimeError("EarlyStopping is a listener of etl.fit, which has not begun")
         return self._training
 
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """The arguments that decide when all ranks stop, and with which score."""
+        names = ("patience", "min_delta", "max_epochs", "keep_best")
+        scores = "training" if self._evaluate is None else "function" if self._calls else "batches"
+        limit = None if self._max_seconds is None else "given"  # that of rank 0 counts
+        return {**{name: getattr(self, f"_{name}") for name in names}, "max_seconds": limit, "evaluate": scores}
+
+    @property
+    def _calls(self) -> bool:
+        """True if the score is what a function returns."""
+        return callable(self._evaluate) and not isinstance(self._evaluate, Iterable)
+
     def _choose_score(self, training: Training) -> Callable[[], float]:
         """Return a function that scores the epoch that has just ended, the same on all ranks."""
         if self._evaluate is None:
             return lambda: _mean([(float(score), samples) for score, samples in self._losses], training.ranks)
-        if callable(self._evaluate) and not isinstance(self._evaluate, Iterable):
+        if self._calls:
             return lambda: self._call(training)
         if self._evaluate is training.iterator:
             raise ValueError("evaluate needs batches of its own: evaluating would use up epochs of the training")
@@ -199,6 +213,7 @@ class EarlyStopping:
             )
         whole = as_iterator(self._evaluate)
         part = training.ranks.share(whole)
+        training.ranks.check_order(part)
         self._part = None if part is whole else part
         return lambda: self._mean_loss(training, part)
 

@@ -176,12 +176,13 @@ def fit(
     Raises
     ------
     TypeError
-        If `iterator` cannot be iterated.
+        If `iterator` cannot be iterated, or not be divided among several ranks.
     ValueError
         If an argument is invalid; if there are several epochs and the iterator is exhausted after one; if a batch has
         another form than those in the notes; if an epoch has no batches; if labels have a mask and the loss does not
         accept `mask`; if the batches are the part of another rank, or a DataLoader's own sampler gives all records to
-        every rank.
+        every rank; if ranks would divide other records, or in another order; if a part of the model is wrapped or
+        sharded, and the rest is not.
     RuntimeError
         If the backend is not available, or has fewer devices than there are ranks on this machine; if another rank
         fails.
@@ -209,10 +210,11 @@ def fit(
 
     If torch's process group is initialised, or torchrun has started this process, it trains as one of several ranks.
     `iterator` is divided among them by `shard`, unless it is this rank's part already; any other iterable must be, and
-    so a DataLoader needs a `DistributedSampler`. The model is wrapped in torch's `DistributedDataParallel` unless it is
-    wrapped already, and all ranks begin with the model of rank 0. "cuda" is the device of the rank's number. The
-    models of all ranks are equal when `fit` returns. An error in one rank becomes an error in all. Random generators
-    stay as they are: under torchrun, seed them with the rank in it, for dropout that differs from rank to rank.
+    so a DataLoader needs a `DistributedSampler`. The model is wrapped in torch's `DistributedDataParallel` unless all
+    of it is wrapped or fully sharded already, and all ranks begin with the model of rank 0. "cuda" is the device of the
+    rank's number. The models of all ranks are equal when `fit` returns. An error in one rank becomes an error in all.
+    Random generators stay as they are: under torchrun, seed them with the rank in it, for dropout that differs from
+    rank to rank.
 
     Source: ParallelWrapper in "Deeplearning4j With GPUs", and for its averaging the Deeplearning4j documentation.
 
@@ -249,6 +251,7 @@ def fit(
         (epochs, averaging_frequency, report_score_after_averaging, together),
     )
     source = ranks.share(whole)
+    ranks.check_order(source)
     ranks.check_equal("number of batches", None if ranks.is_alone else count_batches(source))
     chosen.place(model, getattr(source, "dtype", None)).train()
     update = make_optimizer(model)

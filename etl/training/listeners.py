@@ -199,7 +199,8 @@ class PerformanceListener:
         self._training: Training | None = None
 
     def training_started(self, training: Training) -> None:
-        """Note the ranks."""
+        """Note the ranks, which must report after the same iterations."""
+        training.ranks.check_equal("frequency of PerformanceListener", self.frequency)
         self._training = training
 
     def fit_started(self) -> None:

@@ -29,6 +29,7 @@ from etl.training.backends.tensors import as_array, as_tensor, first_array, map_
 from etl.training.compute import INFERENCE, TRAINING, default_model, do_nothing
 from etl.training.step import IGNORED, ForwardPass, Loss, TrainingStep, default_loss
 from etl.training.synchronisation import GradientAveraging
+from presave.files import write_atomically
 
 LEARNING_RATE = 0.01
 # In the folder of the stores: the classes of the labels, for all processes of the comparison.
@@ -360,7 +361,8 @@ def classes_of(work: ModelWork, labels: np.ndarray | None) -> Classes:
     # The labels are found by a pass over the whole source. The first process does this for all others.
     known = work.folder / CLASSES_FILE
     if not known.exists():
-        known.write_text(json.dumps(_find_classes(work).to_json()))
+        # Ranks begin at once: one must not read what another has written half of.
+        write_atomically(known, json.dumps(_find_classes(work).to_json()).encode(), durable=False)
     return Classes.from_json(json.loads(known.read_text()))
 
 

@@ -69,7 +69,7 @@ def fit_parallel(
     Parameters
     ----------
     make_model : callable
-        Returns the model, in each rank.
+        Returns the model, in each rank. It must not be sharded.
     make_iterator : callable
         Returns the batches of all ranks, in each rank, which takes its part as in `fit`.
     workers : int

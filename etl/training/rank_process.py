@@ -71,6 +71,7 @@ def _train(job: Job) -> FitResult:
     from etl.training.fit import fit
     from etl.training.ranks import join, leave
     from etl.training.step import unwrapped
+    from etl.training.synchronisation import wrapped_part
     from presave.random_seeds import BaseSeeds, seed_process
 
     options: dict[str, Any] = dict(job.options)
@@ -79,6 +80,11 @@ def _train(job: Job) -> FitResult:
     # Equal on all ranks, which make the same model and divide the same records.
     seed_everything(job.seed)
     model = job.make_model()
+    if wrapped_part(unwrapped(model)) is not None:
+        raise ValueError(
+            "make_model has sharded the model, and fit_parallel returns the whole one: start the ranks with torchrun, "
+            "call etl.fit in each, and save the model with torch.distributed.checkpoint"
+        )
     batches: Any = job.make_iterator()
     # Then different ones, for augmentations and dropout; after a restart, too.
     seed_process(BaseSeeds(job.seed, job.seed, job.seed), ranks.rank, os.environ.get("TORCHELASTIC_RESTART_COUNT"))

@@ -6,12 +6,15 @@ import atexit
 import contextlib
 import gc
 import os
+import time
+import uuid
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etl.iterators import BatchIterator
 from etl.iterators.user_loader import UserLoaderIterator
+from etl.sources.identity import digest_difference
 from etl.training.backends import Backend, choose_device, import_torch
 from etl.training.backends import backend as find_backend
 from presave.files import UNFINISHED
@@ -25,6 +28,11 @@ ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # torch's agent has its store before it starts ranks; one that was killed is not looked for any longer.
 AGENT_TIMEOUT = timedelta(seconds=30)
+# Between two looks for the answer of rank 0: little beside the start of a rank, and little work for the store.
+LOOK_SECONDS = 0.05
+OTHER_ORDER = (
+    "all ranks must divide the same records in the same order, or some records come twice in an epoch and others never"
+)
 
 
 class RankError(RuntimeError):
@@ -122,6 +130,8 @@ class Ranks:
         ------
         ValueError
             If it is the part of another rank, or a DataLoader that gives all records to every rank.
+        TypeError
+            If it is a user's iterator without `shard`.
         """
         if self.is_alone:
             return iterator
@@ -130,14 +140,39 @@ class Ranks:
             raise ValueError(f"batches are the part of rank {rank} of {world_size}, but this is {self}")
         if world_size != 1:
             return iterator
-        if isinstance(iterator, UserLoaderIterator):
-            if iterator.reads_everything:
-                raise ValueError(
-                    f"each of {self.world_size} ranks would train on all records of this DataLoader: give it "
-                    "sampler=torch.utils.data.DistributedSampler(dataset)"
-                )
+        ahead_of = getattr(iterator, "user_loader", None)
+        user_loader = iterator if isinstance(iterator, UserLoaderIterator) else ahead_of
+        if user_loader is not None:
+            if user_loader.undivided is not None:
+                raise ValueError(f"each of {self.world_size} ranks would train on {user_loader.undivided}")
             return iterator
-        return iterator.shard(self.rank, self.world_size)
+        part: Any = iterator.shard(self.rank, self.world_size)
+        if part is None:  # from the protocol
+            raise TypeError(
+                f"{type(iterator).__name__} has no method shard(rank, world_size), which would give each of "
+                f"{self.world_size} ranks its part"
+            )
+        shard: BatchIterator = part
+        return shard
+
+    def check_order(self, iterator: BatchIterator) -> None:
+        """Raise `ValueError` on all ranks unless they divide the same records in the same order, as far as is known.
+
+        `iterator` is the part of this rank. Iterators of etl tell what decides the order, and a `DistributedSampler`.
+        """
+        if self.is_alone:
+            return
+        first, *others = self.gather(getattr(iterator, "order_settings", {}))
+        for rank, settings in enumerate(others, 1):
+            for name in {**first, **settings}:
+                of_first, of_rank = first.get(name), settings.get(name)
+                if name != "digests" and of_first != of_rank:
+                    raise ValueError(
+                        f"{OTHER_ORDER}: rank 0 has {name}={of_first!r}, and rank {rank} has {name}={of_rank!r}"
+                    )
+            contents = digest_difference(first.get("digests", {}), settings.get("digests", {}))
+            if contents:
+                raise ValueError(f"{OTHER_ORDER}: rank {rank} has other records than rank 0: their {contents} differ")
 
 
 class WaitedError(RankError):
@@ -199,9 +234,13 @@ def join(backend: Backend | str, timeout: timedelta | None = None) -> tuple[Rank
     ------
     RuntimeError
         If there are more ranks on this machine than devices; and as `etl.backend`.
+    ValueError
+        If the environment names a rank of several, but not the address of the first.
     """
     dist = import_torch().distributed
     is_initialized = dist.is_available() and dist.is_initialized()
+    if not is_initialized:
+        _check_launcher()
     if not (is_initialized or (dist.is_available() and _is_launched())):
         return Ranks(), find_backend(backend) if isinstance(backend, str) else backend
     chosen = find_backend(own_device_name(backend)) if isinstance(backend, str) else backend
@@ -213,6 +252,17 @@ def join(backend: Backend | str, timeout: timedelta | None = None) -> tuple[Rank
         atexit.register(leave)
     device = chosen.device if "nccl" in dist.get_backend() else import_torch().device("cpu")
     return Ranks(dist.get_rank(), dist.get_world_size(), device), chosen
+
+
+def _check_launcher() -> None:
+    """Raise `ValueError` if a launcher says that this is one of several ranks, and not where these meet."""
+    rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1")
+    missing = " and ".join(name for name in LAUNCHED if name not in os.environ)
+    if missing and rank is not None and world_size not in ("", "0", "1"):
+        raise ValueError(
+            f"RANK={rank} and WORLD_SIZE={world_size} make this one of several ranks, and without {missing} it would "
+            "train alone, on all records: set that, too, start the ranks with torchrun, or remove RANK"
+        )
 
 
 def _is_launched() -> bool:
@@ -228,16 +278,40 @@ def _rendezvous(timeout: timedelta | None) -> dict[str, Any]:
     dist = import_torch().distributed
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return {}
-    world_size = int(os.environ["WORLD_SIZE"])
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, world_size, is_master=False, timeout=AGENT_TIMEOUT)
-    store.set_timeout(timeout or dist.constants.default_pg_timeout)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return {
-        "store": dist.PrefixStore(f"etl/attempt{attempt}", store),
-        "rank": int(os.environ["RANK"]),
-        "world_size": world_size,
-    }
+    limit: timedelta = timeout or dist.constants.default_pg_timeout
+    store.set_timeout(limit)
+    attempt = agree_on_attempt(dist.PrefixStore("etl", store), rank, world_size, limit)
+    return {"store": dist.PrefixStore(f"etl/{attempt}", store), "rank": rank, "world_size": world_size}
+
+
+def agree_on_attempt(store: Any, rank: int, world_size: int, limit: timedelta) -> str:
+    """Return a name that all ranks of this attempt get from `store`, and those of no other attempt.
+
+    The number of restarts would not do: each agent counts its own, and none if it restarts because of another machine.
+    So rank 0 draws the name. A rank may find that of the attempt before, and therefore takes a name only if rank 0 has
+    listed what this rank has drawn.
+
+    Raises `DistStoreError` if a rank waits for another longer than `limit`.
+    """
+    own = uuid.uuid4().hex
+    if rank == 0:
+        store.set("attempt", own)
+        others = [store.get(f"{own}/{other}").decode() for other in range(1, world_size)]
+        store.set(f"{own}/ranks", " ".join(others))
+        return own
+    until = time.monotonic() + limit.total_seconds()
+    while True:
+        attempt: str = store.get("attempt").decode()
+        store.set(f"{attempt}/{rank}", own)
+        if store.check([f"{attempt}/ranks"]) and own in store.get(f"{attempt}/ranks").decode().split():
+            return attempt
+        if time.monotonic() > until:
+            waited = f"rank {rank} of {world_size} has waited {limit.total_seconds():g} s for rank 0, and timed out"
+            raise import_torch().distributed.DistStoreError(waited)
+        time.sleep(LOOK_SECONDS)
 
 
 def leave() -> None:
@@ -262,7 +336,7 @@ def own_device_name(name: str) -> str:
     needed = max(int(os.environ.get("LOCAL_WORLD_SIZE", 0)), int(local) + 1)
     if 0 < devices < needed:
         raise RuntimeError(
-            f"{needed} ranks on this machine need as many CUDA devices, but there are {devices}: start fewer, or use "
-            "backend='cpu'"
+            f"{needed} ranks on this machine need as many CUDA devices, but there are {devices}: start fewer, use "
+            "backend='cpu', or name the device if a rank sees its own alone, as in backend='cuda:0'"
         )
     return f"cuda:{local}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -252,15 +253,23 @@ class NumberedClasses:
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model inside of torch's `DistributedDataParallel`; any other as it is."""
-    return model.module if isinstance(model, import_torch().nn.parallel.DistributedDataParallel) else model
+    """Return the model inside of torch's `DistributedDataParallel`, compiled or not; any other as it is."""
+    wrapper = import_torch().nn.parallel.DistributedDataParallel
+    for each in (model, getattr(model, "_orig_mod", None)):  # the second is that of torch.compile
+        if isinstance(each, wrapper):
+            module: torch.nn.Module = each.module
+            return module
+    return model
 
 
 def _innermost(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model inside of torch's own wrappers, whose `forward` takes any keyword."""
     inner: torch.nn.Module = unwrapped(model)
-    inner = getattr(inner, "_orig_mod", inner)  # of torch.compile
-    return inner.module if isinstance(inner, import_torch().nn.DataParallel) else inner
+    inner = getattr(inner, "_orig_mod", inner)
+    wrappers = [import_torch().nn.DataParallel]
+    if fsdp := sys.modules.get("torch.distributed.fsdp"):
+        wrappers.append(fsdp.FullyShardedDataParallel)
+    return inner.module if isinstance(inner, tuple(wrappers)) else inner
 
 
 def _takes_mask(function: Callable[..., Any]) -> bool:

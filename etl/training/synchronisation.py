@@ -52,17 +52,18 @@ class GradientAveraging(Synchronisation):
 class ParameterAveraging(Synchronisation):
     """Averages parameters every `frequency` iterations, and at the end of each epoch.
 
-    Floating buffers and the optimizer's state are averaged with them, so that the models are equal afterwards, and
-    trained further alike.
+    Floating and complex buffers and the optimizer's state are averaged with them, so that the models are equal
+    afterwards, and trained further alike.
 
     Source: ParallelWrapper of Deeplearning4j, with its `averagingFrequency` and `averageUpdaters`.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks, frequency: int) -> None:
-        if is_wrapped(model):
+        part = wrapped_part(model)
+        if part is not None:
             raise ValueError(
                 f"averaging_frequency={frequency} needs a model of its own on each rank, not a "
-                f"{type(model).__name__}, which averages gradients in every iteration"
+                f"{type(model.get_submodule(part)).__name__}, which averages gradients in every iteration"
             )
         super().__init__(model)
         self._optimizer = optimizer
@@ -95,8 +96,9 @@ class ParameterAveraging(Synchronisation):
         tensors = [*self.module.parameters(), *self.module.buffers(), *updater]
         alike: dict[Any, list[torch.Tensor]] = defaultdict(list)
         for tensor in tensors:
-            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-                alike[tensor.dtype, tensor.device].append(tensor.detach())
+            if isinstance(tensor, torch.Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
+                real = _as_real(tensor)
+                alike[real.dtype, real.device].append(real)
         # A parameter that one rank has not trained yet has no state there.
         self._ranks.check_equal("optimizer state", [[tuple(each.shape) for each in group] for group in alike.values()])
         for group in alike.values():
@@ -115,7 +117,7 @@ def synchronise(
     Raises
     ------
     ValueError
-        If the parameters of a model are to be averaged that averages gradients itself.
+        If the parameters of a model are to be averaged that averages gradients itself, or only a part of a model does.
     """
     if ranks.is_alone:
         return Synchronisation(model)
@@ -125,13 +127,23 @@ def synchronise(
 
 
 def is_wrapped(model: torch.nn.Module) -> bool:
-    """Return True if `model` synchronises itself: `DistributedDataParallel`, or fully sharded."""
+    """Return True if `model` synchronises itself: `DistributedDataParallel` or fully sharded, compiled or not."""
+    kinds = _wrappers()
+    return isinstance(model, kinds) or isinstance(getattr(model, "_orig_mod", None), kinds)
+
+
+def wrapped_part(model: torch.nn.Module) -> str | None:
+    """Return the name in `model` of a module that synchronises itself, "" for `model`; None if there is none."""
+    kinds = _wrappers()
+    return next((name for name, each in model.named_modules() if isinstance(each, kinds)), None)
+
+
+def _wrappers() -> tuple[Any, ...]:
     from torch.distributed import fsdp
     from torch.nn.parallel import DistributedDataParallel
 
-    kinds: list[Any] = [DistributedDataParallel, fsdp.FullyShardedDataParallel]
-    kinds += [fsdp.FSDPModule] if hasattr(fsdp, "FSDPModule") else []
-    return isinstance(model, tuple(kinds))
+    sharded = [fsdp.FSDPModule] if hasattr(fsdp, "FSDPModule") else []
+    return DistributedDataParallel, fsdp.FullyShardedDataParallel, *sharded
 
 
 def broadcast(tensors: Iterable[torch.Tensor]) -> None:
@@ -139,12 +151,26 @@ def broadcast(tensors: Iterable[torch.Tensor]) -> None:
     import torch
 
     for tensor in tensors:
-        torch.distributed.broadcast(tensor.detach(), 0)
+        torch.distributed.broadcast(_as_real(tensor), 0)
+
+
+def _as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of `tensor` without complex numbers, which not all process groups can send."""
+    import torch
+
+    values = tensor.detach()
+    return torch.view_as_real(values) if values.is_complex() else values
 
 
 def _distributed(model: torch.nn.Module) -> torch.nn.Module:
     from torch.nn.parallel import DistributedDataParallel
 
+    part = wrapped_part(model)
+    if part is not None:
+        raise ValueError(
+            f"module {part!r} of the model is wrapped or sharded, and would be synchronised twice, but the rest is "
+            "not: wrap or shard the whole model, or no part of it"
+        )
     device = next((each.device for each in model.parameters()), None)
     if device is None:
         raise ValueError("the model has no parameters, so there is nothing that ranks could train together")

@@ -11,7 +11,7 @@ from etl.training.backends import Backend
 from etl.training.progress import RankProgress, own_progress
 from etl.training.ranks import Ranks, record_failure
 from etl.training.step import TrainingStep, unwrapped
-from etl.training.synchronisation import Synchronisation, is_wrapped
+from etl.training.synchronisation import Synchronisation, wrapped_part
 
 if TYPE_CHECKING:
     import torch
@@ -169,7 +169,7 @@ class Training:
 
     def check_whole_model(self, listener: str) -> None:
         """Raise `ValueError` if each of several ranks has only a part of the model."""
-        if not self.ranks.is_alone and is_wrapped(self.model):
+        if not self.ranks.is_alone and wrapped_part(self.model) is not None:
             raise ValueError(f"{listener} needs the whole model on each rank, not a fully sharded one")
 
     def close(self) -> None:

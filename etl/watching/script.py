@@ -11,6 +11,7 @@ import os
 import runpy
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -211,9 +212,7 @@ def join_ranks(found: list[Diagnosis]) -> list[list[Diagnosis]] | None:
     if count == 1:
         return [found]
     _remove_leftovers()
-    names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT")  # not its count of restarts, which stays when ranks come or go
-    run = "-".join(os.environ.get(name, "") for name in names).replace("/", "_") + f"-{os.getppid()}"
-    folder = Path(tempfile.gettempdir()) / f"etl-run-{os.getuid()}-{run}"
+    folder = ranks_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user; set TMPDIR to a folder of your own")
@@ -239,6 +238,16 @@ def _result(file: Path) -> list[Diagnosis] | None:
         return None
     ended, found = json.loads(file.read_text())
     return [Diagnosis(**each) for each in found] if ended > BEGAN else None
+
+
+def ranks_folder() -> Path:
+    """Return the folder in which the ranks meet that this one's launcher has started, on this machine."""
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT")  # not its count of restarts, which stays when ranks come or go
+    run = "-".join(os.environ.get(name, "") for name in names).replace("/", "_")
+    # Containers, or machines, that share the temporary folder may have launchers with the same run and process id.
+    namespace = Path("/proc/self/ns/pid")
+    container = f"{socket.gethostname()}-{namespace.stat().st_ino if namespace.exists() else 0}"
+    return Path(tempfile.gettempdir()) / f"etl-run-{os.getuid()}-{run}-{container}-{os.getppid()}"
 
 
 def _remove_leftovers() -> None:

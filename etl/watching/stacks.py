@@ -188,11 +188,11 @@ class WorkerReports:
 
     def close(self) -> None:
         """Remove the folder."""
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def report_worker(prefix: str, of_user: Callable[[int], Any] | None, number: int) -> None:

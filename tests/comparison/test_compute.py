@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -281,6 +282,18 @@ def test_other_labels_are_refused(tmp_path: Path, labels: Any, of_batch: Any, sa
     batch = etl.Batch(np.zeros((len(of_batch), 4), np.float32), np.asarray(of_batch))
     with pytest.raises(ValueError, match=said):
         make_compute(workload, batch).step(batch)
+
+
+def test_classes_that_ranks_find_at_once_appear_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload, replace, seen = labelled(tmp_path, [0, 2, 1, 0]), os.replace, []
+
+    def look_and_replace(unfinished: str, file: Path) -> None:
+        seen.append(file.exists())
+        replace(unfinished, file)
+
+    monkeypatch.setattr(os, "replace", look_and_replace)
+    assert classes_of(workload, np.zeros(4, np.int64)) == Classes(3)
+    assert seen == [False]
 
 
 def test_a_last_batch_of_one_record_is_refused_at_once_by_a_model_that_normalises(tmp_path: Path, own: Own) -> None:

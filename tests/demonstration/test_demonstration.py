@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 from PIL import Image
 
 import etl
+from etl.demonstration.directory import make_once
 from tests.forked_child import locks_in_a_fork
 
 
@@ -180,3 +184,21 @@ def test_too_few_photographs_and_negative_seeds_are_refused(tmp_path: Path, samp
 def test_more_digits_than_there_are_and_too_few_are_refused(tmp_path: Path, samples: int) -> None:
     with pytest.raises(ValueError, match=f"samples must be from 10 to 1797, not {samples}"):
         etl.demonstration.digits(tmp_path / "d", samples)
+
+
+def test_what_another_machine_is_making_is_left_where_folders_are_locked_for_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def flock_on_a_network(descriptor: int, operation: int) -> None:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            flock(descriptor, operation)
+
+    def fill(folder: Path) -> None:
+        assert make_once(tmp_path / "data", {}, lambda _: None)  # as the other machine does meanwhile
+        (folder / "file").touch()
+
+    monkeypatch.setattr(fcntl, "flock", flock_on_a_network)
+    assert not make_once(tmp_path / "data", {}, fill)
+    assert list(contents(tmp_path)) == ["data/dataset.json"]

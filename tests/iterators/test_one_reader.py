@@ -198,7 +198,7 @@ class DeclaredMeeting(Meeting):
 def test_a_data_set_that_says_so_is_read_by_several_threads(
     make: type[Shared], thread_safe: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etl.runtime.thread_policy.available_cpus", lambda: 2)
+    monkeypatch.setattr("etl.runtime.thread_policy.rank_cpus", lambda: 2)
     source = etl.MapDataset(make(tmp_path), thread_safe=thread_safe)
     with etl.AsyncIterator(etl.RawIterator(source, NOTHING, 8, dtype=None)) as iterator:
         assert iterator.threads == 2

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +18,7 @@ import pytest
 
 import presave
 from presave import partial_store
-from presave.folder_lock import FolderLock
+from presave.folder_lock import FolderLock, is_locked
 from presave.partial_store import PartialStore
 from tests.forked_child import forked, locks_in_a_fork
 from tests.presave.records import FIRE, NBYTES, Numbered, bytes_of, fail_at
@@ -126,7 +128,7 @@ def test_a_folder_that_another_process_removed_before_it_was_locked_is_not_writt
     then: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def take_away(descriptor: int, operation: int) -> None:
-        (tmp_path / ".s.partial").rmdir()
+        shutil.rmtree(tmp_path / ".s.partial")
         then(tmp_path / ".s.partial")
 
     monkeypatch.setattr(fcntl, "flock", take_away)
@@ -149,13 +151,48 @@ def test_without_locks_the_file_of_a_process_that_cannot_be_looked_for_is_named(
 
 def test_releasing_a_lock_leaves_that_of_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_at(monkeypatch, fcntl, "flock", errno.ENOSYS)
-    first = FolderLock(tmp_path, 0)
+    first = FolderLock(tmp_path)
     (tmp_path / "owner").unlink()
-    second = FolderLock(tmp_path, 0)
+    second = FolderLock(tmp_path)
     first.release()
     with pytest.raises(BlockingIOError):
-        FolderLock(tmp_path, 0)
+        FolderLock(tmp_path)
     second.release()
+    assert [each.name for each in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_process_of_another_machine_is_kept_out_where_folders_are_locked_for_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def flock_on_a_network(descriptor: int, operation: int) -> None:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_on_a_network)
+    lock = FolderLock(tmp_path)
+    with pytest.raises(BlockingIOError):
+        FolderLock(tmp_path)
+    assert is_locked(tmp_path)
+    lock.release()
+    assert not is_locked(tmp_path)
+
+
+def test_no_process_begins_in_a_folder_that_is_being_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink, removed = Path.unlink, []
+
+    def unlink_beside_another(path: Path, missing_ok: bool = False) -> None:
+        removed.append(path.name)
+        if path.name != "lock":
+            with pytest.raises(BlockingIOError):
+                FolderLock(path.parent)
+        unlink(path, missing_ok)
+
+    with PartialStore(tmp_path / "s", {}) as unfinished:
+        monkeypatch.setattr(Path, "unlink", unlink_beside_another)
+        unfinished.discard()
+    assert removed == ["plan.json", "run", "lock"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -172,13 +209,11 @@ def test_a_fork_does_not_release_the_lock_of_its_parent(
 ) -> None:
     if locks == "no locks":
         fail_at(monkeypatch, fcntl, "flock", errno.ENOTSUP)
-    one, other = (os.open(tmp_path, os.O_RDONLY) for _ in range(2))
-    lock = FolderLock(tmp_path, one)
+    lock = FolderLock(tmp_path)
     assert forked(lock.release) == 0
     with pytest.raises(BlockingIOError):
-        FolderLock(tmp_path, other)
-    for each in (one, other):
-        os.close(each)
+        FolderLock(tmp_path)
+    lock.release()
 
 
 def test_an_error_of_a_lock_that_is_no_lack_of_locks_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,8 @@ def test_ranks_of_a_machine_share_the_cpus_of_their_launcher(
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(of_launcher if process else own)))
     monkeypatch.setattr(resources, "cgroup_quota", lambda: quota)
     assert resources.rank_cpus() == expected
+    monkeypatch.setattr(resources, "available_cores", lambda: max(1, resources.available_cpus() // 2))
+    assert resources.rank_cores() == max(1, expected // 2)
 
 
 @pytest.fixture

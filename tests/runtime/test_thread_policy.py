@@ -76,12 +76,12 @@ def test_compute_is_what_loading_leaves_of_the_cpus() -> None:
 
 
 def test_logical_cpus_of_one_core_are_left_to_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_policy, "available_cpus", lambda: 8)
-    monkeypatch.setattr(thread_policy, "available_cores", lambda: 4)
+    monkeypatch.setattr(thread_policy, "rank_cpus", lambda: 8)
+    monkeypatch.setattr(thread_policy, "rank_cores", lambda: 4)
     assert ThreadPolicy().compute == 4
     assert ThreadPolicy(loaders=4).compute == 4
     assert ThreadPolicy(loaders=6).compute == 2
-    monkeypatch.setattr(thread_policy, "available_cores", lambda: None)  # the system does not say
+    monkeypatch.setattr(thread_policy, "rank_cores", lambda: None)  # the system does not say
     assert ThreadPolicy().compute == 8
     assert ThreadPolicy(loaders=1000).compute == 1
 
@@ -89,7 +89,7 @@ def test_logical_cpus_of_one_core_are_left_to_loading(monkeypatch: pytest.Monkey
 def test_an_asynchronous_iterator_has_the_threads_that_the_policy_leaves_to_loading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(thread_policy, "available_cpus", lambda: 8)
+    monkeypatch.setattr(thread_policy, "rank_cpus", lambda: 8)
     plain = etl.RawIterator([{"features": np.zeros(1, np.float32), "label": 0}], etl.Pipeline([]))
     loader = etl.AsyncIterator(plain)
     assert loader.threads == 8

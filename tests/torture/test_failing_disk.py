@@ -29,7 +29,7 @@ KINDS = [
     ("fail", errno.ENOSPC),
 ]
 PAGE_NBYTES = mmap.PAGESIZE
-NOTES = re.compile(r"plan\.json|identity\.json|run|stop|\d+\.done\.json")
+NOTES = re.compile(r"plan\.json|identity\.json|lock|run|stop|\d+\.done\.json")
 
 
 def _check_left(left: Mapping[str, bytes | None], request: dict[str, Any]) -> None:

@@ -127,6 +127,10 @@ def train_in_turns(folder: Path) -> None:
         fit("uneven", Uneven())
     except ValueError as error:
         found["uneven"] = str(error)
+    try:
+        fit("seeds", raw(40, seed=rank))
+    except ValueError as error:
+        found["seeds"] = str(error)
     # 21 records for evaluation: two ranks repeat one of them.
     early = EarlyStopping(max_epochs=3, evaluate=raw(21, 5))
     fit("early", raw(40, 4), epochs=None, listeners=[early])

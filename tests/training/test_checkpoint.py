@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import etl
 from etl.iterators import BatchIterator
 from etl.training import Checkpoint, EarlyStopping, Iteration
+from etl.training.ranks import Ranks
 from tests.presave.records import fail_at
 from tests.programs import run_python
 from tests.training.null_listener import NullListener
@@ -226,3 +227,16 @@ def test_a_checkpoint_of_other_records_of_the_same_number_is_refused(tmp_path: P
         fit(tmp_path / "checkpoint", 2, batches=batches(0))
     with pytest.raises(ValueError, match="cannot be resumed from: the state was taken over other records"):
         fit(tmp_path / "checkpoint", batches=batches(1))
+
+
+def test_ranks_that_resume_from_files_of_their_own_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(_: Ranks, batches: BatchIterator) -> None:
+        if batches.epoch == 1:  # as of an earlier time than that of rank 0
+            raise ValueError("rank 0 has epoch=2, and rank 1 has epoch=1")
+
+    fit(tmp_path / "checkpoint", epochs=1)
+    monkeypatch.setattr(Ranks, "check_order", check)
+    with pytest.raises(ValueError, match="checkpoint is not the same file on all ranks: rank 0 has epoch=2"):
+        fit(tmp_path / "checkpoint")

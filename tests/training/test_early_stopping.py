@@ -17,7 +17,6 @@ import etl
 from etl.loading.batch import Batch
 from etl.training import EarlyStopping, FitResult
 from etl.training.early_stopping import _weight
-from etl.training.ranks import Ranks
 from tests.training.rank_jobs import make_model, raw
 
 
@@ -103,7 +102,9 @@ def test_by_default_the_score_is_that_of_the_training() -> None:
 def test_losses_before_a_resume_weigh_the_same_on_another_number_of_ranks() -> None:
     def started(world_size: int) -> Any:
         stopping = EarlyStopping(max_epochs=2, keep_best=False)
-        training: Any = SimpleNamespace(ranks=Ranks(0, world_size), epochs_done=0, check_whole_model=lambda _: None)
+        # Without the other ranks, of which each would have the same.
+        ranks = SimpleNamespace(world_size=world_size, check_equal=lambda *_: None, sum=lambda *values: values)
+        training: Any = SimpleNamespace(ranks=ranks, epochs_done=0, check_whole_model=lambda _: None)
         stopping.training_started(training)
         return stopping
 

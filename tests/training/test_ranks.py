@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -25,12 +26,19 @@ import psutil
 import pytest
 import torch
 from PIL import Image, ImageFile
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import etl
+from etl.iterators import BatchIterator
+from etl.iterators.user_loader import as_iterator
 from etl.training import Checkpoint, EarlyStopping, FitResult, Iteration, RankError, fit_parallel
-from etl.training.ranks import ERROR_FILE, Ranks, record_failure
-from etl.training.synchronisation import ParameterAveraging
+from etl.training.parallel import Job
+from etl.training.rank_process import _train
+from etl.training.ranks import ERROR_FILE, OTHER_ORDER, Ranks, agree_on_attempt, record_failure
+from etl.training.step import ForwardPass, unwrapped
+from etl.training.synchronisation import GradientAveraging, ParameterAveraging
 from tests.programs import run_python
 from tests.training import rank_jobs
 from tests.training.null_listener import NullListener
@@ -174,6 +182,55 @@ def test_state_that_is_no_tensor_comes_back() -> None:
     Remembers(4, 3).load_state_dict(result.state)
 
 
+def sharded(module: torch.nn.Module) -> torch.nn.Module:
+    """Give a module the class that it gets from torch's `fully_shard`, which needs a process group."""
+    module.__class__ = type("Sharded", (FSDPModule, type(module)), {})
+    return module
+
+
+def wrapped(wrapper: type[torch.nn.Module], **inside: torch.nn.Module) -> torch.nn.Module:
+    """Return one of torch's wrappers around a model, made without a process group."""
+    made = wrapper.__new__(wrapper)
+    torch.nn.Module.__init__(made)
+    for name, module in inside.items():
+        setattr(made, name, module)
+    return made
+
+
+class Compiled(torch.nn.Module):
+    """Wraps a model as torch.compile does, which takes seconds."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+
+def test_a_model_that_synchronises_itself_is_not_wrapped_again_though_it_is_compiled() -> None:
+    model = make_model()
+    distributed = wrapped(DistributedDataParallel, module=model)
+    for each in (distributed, sharded(make_model())):
+        for given in (each, Compiled(each)):
+            assert GradientAveraging(given).module is given
+    assert unwrapped(distributed) is unwrapped(Compiled(distributed)) is model
+    fully_sharded = wrapped(FullyShardedDataParallel, _fsdp_wrapped_module=model)
+    assert not ForwardPass(fully_sharded)._takes_mask  # as the model inside, though the wrapper takes any keyword
+
+
+def test_a_model_of_which_only_a_part_synchronises_itself_is_refused() -> None:
+    model = make_model()
+    sharded(model[2])
+    with pytest.raises(ValueError, match=r"module '2' of the model is wrapped or sharded, .* but the rest is not"):
+        GradientAveraging(model)
+    with pytest.raises(ValueError, match="averaging_frequency=3 needs a model of its own on each rank, not a Sharded"):
+        ParameterAveraging(model, sgd(model), Ranks(0, 2), 3)
+
+
+def test_a_sharded_model_is_refused_by_fit_parallel_which_returns_a_whole_one() -> None:
+    job = Job(lambda: sharded(make_model()), partial(raw, 8), 2, 60.0, 0, {"backend": "cpu"})
+    with pytest.raises(ValueError, match=r"make_model has sharded the model, .*: start the ranks with torchrun"):
+        _train(job)
+
+
 def test_a_model_or_batches_instead_of_functions_that_return_them_are_refused() -> None:
     with pytest.raises(ValueError, match=r"make_model must be a function .* not a Sequential"):
         fit_parallel(make_model(), partial(raw, 8))  # type: ignore[arg-type]
@@ -243,6 +300,29 @@ def test_what_adam_keeps_on_the_cpu_is_averaged_where_ranks_can_send_it(monkeypa
     assert {each.device.type for each in sent} == {"meta"}
     assert {each.device.type for each in copied} == {"cpu"}
     assert len(sent) == len(copied) == 4 * (1 + 3)  # parameters, each with a step and two means
+
+
+class Spectrum(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        self.register_buffer("phase", torch.ones(2, dtype=torch.complex64))
+
+
+def test_complex_numbers_are_averaged_as_pairs_of_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Spectrum()
+    optimizer = sgd(model)
+    model.weight.abs().sum().backward()
+    optimizer.step()
+    sent: list[torch.Tensor] = []
+    averaging = "torch.distributed.algorithms.model_averaging.utils.average_parameters"
+    monkeypatch.setattr(averaging, lambda tensors, _: [each.zero_() for each in tensors])
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, _: sent.append(tensor))
+    ranks: Any = SimpleNamespace(device=torch.device("cpu"), check_equal=lambda *_: None)
+    ParameterAveraging(model, optimizer, ranks, frequency=1).after_step()
+    assert [each.shape for each in sent] == [(2, 2), (2, 2)]
+    for each in (*trained(model, optimizer), model.phase):
+        assert torch.equal(each, torch.zeros(2, dtype=torch.complex64))
 
 
 def trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -352,6 +432,11 @@ def test_ranks_that_would_wait_for_each_other_for_ever_are_an_error(in_turns: li
         )
 
 
+def test_two_ranks_with_other_seeds_are_an_error_on_both(in_turns: list[dict[str, Any]]) -> None:
+    message = f"{OTHER_ORDER}: rank 0 has seed=0, and rank 1 has seed=1"
+    assert [each["seeds"] for each in in_turns] == [message] * 2
+
+
 def test_an_error_before_the_training_names_the_rank() -> None:
     def make_broken() -> torch.nn.Module:
         raise RuntimeError("no such model")
@@ -436,6 +521,33 @@ def test_a_rank_does_not_look_long_for_an_agent_that_was_killed(monkeypatch: pyt
             etl.fit(make_model(), raw(8), backend="cpu")
 
 
+def test_a_rank_that_does_not_know_where_to_meet_the_others_does_not_train_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched(monkeypatch, 1, 2)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name)
+    with pytest.raises(ValueError, match=r"RANK=1 and WORLD_SIZE=2 .* without MASTER_ADDR and MASTER_PORT it would"):
+        etl.fit(make_model(), raw(8), backend="cpu")
+
+
+def test_ranks_meet_those_of_their_own_attempt_though_the_store_holds_earlier_ones() -> None:
+    store = torch.distributed.HashStore()
+    store.set("attempt", "ended while its ranks met")
+    limit = timedelta(seconds=LIMIT_SECONDS)
+
+    def attempt() -> str:
+        with ThreadPoolExecutor(3) as ranks:
+            # Rank 0 comes last: the others find the attempt before.
+            found = [ranks.submit(agree_on_attempt, store, rank, 3, limit) for rank in (2, 1, 0)]
+            (name,) = {each.result() for each in found}
+        return name
+
+    assert len({attempt() for _ in range(3)}) == 3
+    with pytest.raises(torch.distributed.DistStoreError, match="rank 1 of 2 has waited 0 s for rank 0, and timed out"):
+        agree_on_attempt(store, 1, 2, timedelta())
+
+
 def test_batches_are_divided_unless_they_are_this_ranks_part() -> None:
     data = TensorDataset(torch.zeros(20, 3), torch.zeros(20))
     ranks = Ranks(1, 3)
@@ -446,8 +558,6 @@ def test_batches_are_divided_unless_they_are_this_ranks_part() -> None:
     assert (asynchronous.rank, asynchronous.world_size) == (1, 3)
     with pytest.raises(ValueError, match="batches are the part of rank 0 of 2, but this is rank 1 of 3"):
         ranks.share(raw(20).shard(0, 2))
-    from etl.iterators.user_loader import as_iterator
-
     for shuffle in (True, False):
         with pytest.raises(
             ValueError, match=r"each of 3 ranks would train on all records of this DataLoader.*Distributed"
@@ -462,6 +572,94 @@ def test_batches_are_divided_unless_they_are_this_ranks_part() -> None:
     generated = as_iterator([(np.zeros((2, 3)), np.zeros(2))])
     assert ranks.share(generated) is generated
     assert Ranks().share(generated) is generated
+
+
+def test_batches_of_another_library_are_taken_as_they_are_though_they_are_loaded_ahead() -> None:
+    ranks, data = Ranks(1, 3), TensorDataset(torch.zeros(20, 3), torch.zeros(20))
+    ahead = etl.AsyncIterator([(np.zeros((2, 3)), np.zeros(2))])
+    for each in (ahead, etl.DeviceIterator(ahead, "cpu")):
+        assert ranks.share(each) is each
+    with pytest.raises(ValueError, match=r"would train on all records of this DataLoader: .*Distributed"):
+        ranks.share(etl.AsyncIterator(DataLoader(data, 4)))
+    view = etl.TorchDataset(raw(20))
+    for whole in (view, DataLoader(view, batch_size=None)):
+        name = type(whole).__name__
+        with pytest.raises(ValueError, match=rf"all records of this {name}: make it of iterator.shard\(rank, "):
+            ranks.share(as_iterator(whole))
+
+
+def test_an_iterator_of_ones_own_that_cannot_be_divided_is_refused_by_name() -> None:
+    class Own(BatchIterator):
+        async_supported = True
+
+    with pytest.raises(TypeError, match=r"Own has no method shard\(rank, world_size\), which would give each of 3"):
+        Ranks(1, 3).share(Own())
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda batches: batches,
+    "threads": etl.AsyncIterator,
+    "device": lambda batches: etl.DeviceIterator(batches, "cpu"),
+    "view": lambda batches: as_iterator(DataLoader(etl.TorchDataset(batches), batch_size=None)),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 4}, "rank 0 has seed=0, and rank 1 has seed=4"),
+        ({"batch_size": 5}, "rank 0 has batch_size=4, and rank 1 has batch_size=5"),
+        ({"drop_last": True}, "rank 0 has drop_last=False, and rank 1 has drop_last=True"),
+        ({"count": 44}, "rank 0 has records=40, and rank 1 has records=44"),
+        ({"epoch": 2}, "rank 0 has epoch=0, and rank 1 has epoch=2"),
+        ({"uneven": "drop"}, "rank 0 has uneven='pad', and rank 1 has uneven='drop'"),
+    ],
+    ids=str,
+)
+def test_ranks_that_divide_records_otherwise_are_an_error_that_names_both_values(
+    wrap: Any, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def part(rank: int, count: int = 40, batch_size: int = 4, epoch: int = 0, **more: Any) -> Any:
+        uneven = more.pop("uneven", "pad")
+        batches = raw(count, batch_size, **more).shard(rank, 2, uneven)
+        batches.set_epoch(epoch)
+        return wrap(batches)
+
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, part(1).order_settings])
+    Ranks(0, 2).check_order(part(0))
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, part(1, **options).order_settings])
+    with pytest.raises(ValueError, match=f"{OTHER_ORDER}: {message}"):
+        Ranks(0, 2).check_order(part(0))
+
+
+def test_ranks_with_other_records_or_another_distributed_sampler_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def part(rank: int, first: int = 0) -> Any:
+        records = [{"features": np.zeros(2, np.float32), "label": first + label} for label in range(8)]
+        return etl.RawIterator(records, NOTHING, 2).shard(rank, 2)
+
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, part(1, 1).order_settings])
+    with pytest.raises(ValueError, match="rank 1 has other records than rank 0: their records differ"):
+        Ranks(0, 2).check_order(part(0))
+    data = TensorDataset(torch.zeros(20, 3), torch.zeros(20))
+
+    def loader(rank: int, seed: int = 0) -> Any:
+        return etl.AsyncIterator(DataLoader(data, 4, sampler=DistributedSampler(data, 2, rank, seed=seed)))
+
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, loader(1, 3).order_settings])
+    with pytest.raises(ValueError, match="rank 0 has seed=0, and rank 1 has seed=3"):
+        Ranks(0, 2).check_order(loader(0))
+
+
+def test_ranks_that_would_stop_or_report_at_other_times_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    training: Any = SimpleNamespace(ranks=Ranks(0, 2), check_whole_model=lambda _: None)
+    others = EarlyStopping(patience=5)._settings
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, others])
+    with pytest.raises(ValueError, match=r"settings of EarlyStopping, .* 0: {'patience': 3,.* 1: {'patience': 5,"):
+        EarlyStopping(patience=3).training_started(training)
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, 10])
+    with pytest.raises(ValueError, match=r"the same frequency of PerformanceListener, .* rank 0: 1; rank 1: 10"):
+        etl.PerformanceListener().training_started(training)
 
 
 def test_a_shard_goes_on_at_the_state_that_was_loaded() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import pytest
 
 from etl.temporary import temporary_folder
 from etl.watching.diagnosis import Diagnosis
-from etl.watching.script import describe, join_ranks
+from etl.watching.script import describe, join_ranks, ranks_folder
 from tests.programs import output_of, run_python
 from tests.refusals import refusal
 from tests.worker_processes import assert_ended
@@ -421,7 +422,7 @@ def second_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_results_of_ranks_are_not_written_into_a_folder_of_someone_else(second_rank: Path) -> None:
     (second_rank / "theirs").mkdir()
-    (second_rank / f"etl-run-{os.getuid()}-run-1-{os.getppid()}").symlink_to(second_rank / "theirs")
+    ranks_folder().symlink_to(second_rank / "theirs")
     with pytest.raises(PermissionError, match="belongs to another user"):
         join_ranks([])
     assert not list((second_rank / "theirs").iterdir())
@@ -444,6 +445,14 @@ def test_the_id_of_a_run_of_torchrun_may_be_any_text(second_rank: Path, monkeypa
     assert join_ranks([WAITS]) is None
     (folder,) = second_rank.iterdir()
     assert [each.name for each in folder.iterdir()] == ["1.json"]
+
+
+@pytest.mark.usefixtures("second_rank")
+def test_results_of_another_container_with_the_same_ids_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert join_ranks([WAITS]) is None
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert join_ranks([COMPUTES]) == [[COMPUTES], []]
 
 
 def test_old_folders_of_ranks_that_were_killed_are_removed(second_rank: Path) -> None:
