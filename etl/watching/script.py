@@ -33,8 +33,8 @@ from etl.watching.times import LoopTimes
 BEGAN = time.monotonic()
 # Seconds that the first rank waits for the others' results.
 RANKS_SECONDS = 10.0
-# Ends the main thread when another one reaches a limit. A script, nohup or a shell may ignore or handle SIGINT, which
-# is only for systems that have no such signal.
+# Ends the main thread when another one reaches a limit. A script may handle SIGINT, and a shell starts programs in the
+# background with SIGINT ignored, so SIGINT is only for systems that have no such signal.
 END_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGINT)
 # Folders in which ranks meet are left behind if they are older than this.
 LEFT_SECONDS = 86400.0
