@@ -107,6 +107,7 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], bool]) -> NoR
     except BaseException as error:  # noqa: BLE001 - shown as Python shows it
         if session.is_over and isinstance(error, KeyboardInterrupt):  # of `_end_if_enough`
             sys.exit(0 if end() else 2)
+        session.is_over = True  # a limit that another thread reaches now must not end what shows the error
         trace = _within(error, run)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         with contextlib.suppress(OSError, ValueError):  # the script may have closed it
