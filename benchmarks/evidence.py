@@ -93,7 +93,9 @@ BLOCKS = {
     "gc-pauses": Block("gc-pauses.jsonl", "benchmarks.studies.gc_pauses", gc_pauses.render),
     "watching": Block("watching.jsonl", "benchmarks.studies.watching", watching.render),
     "variances": Block("variances.jsonl", "benchmarks.studies.variances", variances.render),
-    "torture": Block("torture.json", "pytest tests/torture --torture --counts torture.json", render_tries),
+    "torture": Block(
+        "torture.json", "pytest tests/torture --torture --counts benchmarks/studies/results/torture.json", render_tries
+    ),
 }
 MARKS = re.compile(r"(?<=<!-- evidence: )(?P<name>[\w-]+) -->\n(?P<text>.*?)(?=<!-- end of (?P=name) -->)", re.DOTALL)
 FENCES = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

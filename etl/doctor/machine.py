@@ -120,6 +120,7 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
         busy = _busy_processes(seconds, ranks)
     used = max(0.0, _cpu_seconds(beside) - used)
     available = (time.perf_counter() - started) * len(cpus)
+    of_quota = sum(each.cpus for each in busy if _control_groups(each.pid) == _control_groups("self"))
     return Machine(
         cpus=available_cpus(),
         cores=available_cores(),
@@ -129,7 +130,7 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
         missing=tuple(each for each in OPTIONAL if importlib.util.find_spec(each) is None),
         watched_seconds=seconds,
         steal=noise.steal,
-        other_processes=_taken(noise.other_processes - used / available, len(cpus), quota),
+        other_processes=_taken(noise.other_processes - used / available, len(cpus), quota, of_quota),
         busy_processes=busy,
         nvidia_gpus=len(list(NVIDIA_DRIVER.iterdir())) if NVIDIA_DRIVER.is_dir() else 0,
         gpus=look_at_gpus({each.pid for each in _with_children([psutil.Process(), *ranks])}),
@@ -137,14 +138,23 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
     )
 
 
-def _taken(share: float, cpus: int, quota: float | None) -> float:
+def _taken(share: float, cpus: int, quota: float | None, of_quota: float) -> float:
     """Return the share that others took of the CPUs that this process may use, if they used `share` of `cpus` CPUs.
 
-    A quota allows fewer than these, so others may have left enough of them free.
+    A quota allows fewer than these, so others may have left enough of them free. But those in the same control groups
+    used `of_quota` CPUs of it.
     """
-    usable = min(cpus, quota or cpus)
-    free = cpus * (1 - max(0.0, min(share, 1.0)))
-    return max(0.0, usable - free) / usable
+    usable, free = float(cpus), cpus * (1 - max(0.0, min(share, 1.0)))
+    if quota is not None:
+        usable, free = min(usable, quota), min(free, quota - of_quota)
+    return min(1.0, max(0.0, usable - free) / usable)
+
+
+def _control_groups(process: int | str) -> str:
+    try:
+        return Path(f"/proc/{process}/cgroup").read_text()
+    except OSError:  # it has ended
+        return ""
 
 
 def _with_children(processes: list[psutil.Process]) -> list[psutil.Process]:

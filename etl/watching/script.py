@@ -34,8 +34,8 @@ from etl.watching.times import LoopTimes
 BEGAN = time.monotonic()
 # Seconds that the first rank waits for the others' results.
 RANKS_SECONDS = 10.0
-# Ends the main thread when another one reaches a limit. A script, nohup or a shell may ignore or handle SIGINT, which
-# is only for systems that have no such signal.
+# Ends the main thread when another one reaches a limit. A script may handle SIGINT, and a shell starts programs in the
+# background with SIGINT ignored, so SIGINT is only for systems that have no such signal.
 END_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGINT)
 # Folders in which ranks meet are left behind if they are older than this.
 LEFT_SECONDS = 86400.0
@@ -108,6 +108,7 @@ def run_script(script: Script, report: Callable[[list[Diagnosis]], bool]) -> NoR
     except BaseException as error:  # noqa: BLE001 - shown as Python shows it
         if session.is_over and isinstance(error, KeyboardInterrupt):  # of `_end_if_enough`
             sys.exit(0 if end() else 2)
+        session.is_over = True  # a limit that another thread reaches now must not end what shows the error
         trace = _within(error, run)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         with contextlib.suppress(OSError, ValueError):  # the script may have closed it

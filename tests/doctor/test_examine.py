@@ -400,13 +400,22 @@ def test_a_busy_neighbour() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "quota", "taken"),
-    [(0.5, None, 0.5), (0.5, 128.0, 0.5), (0.5, 2.0, 0.0), (63 / 64, 2.0, 0.5), (1.0, 2.0, 1.0), (-0.01, None, 0.0)],
+    ("share", "quota", "of_quota", "taken"),
+    [
+        (0.5, None, 9.0, 0.5),
+        (0.5, 128.0, 0.0, 0.5),
+        (0.5, 2.0, 0.0, 0.0),
+        (63 / 64, 2.0, 0.0, 0.5),
+        (1.0, 2.0, 0.0, 1.0),
+        (2 / 64, 2.0, 0.5, 0.25),
+        (2 / 64, 2.0, 2.1, 1.0),
+        (-0.01, None, 0.0, 0.0),
+    ],
 )
-def test_others_take_nothing_if_they_leave_as_many_cpus_free_as_a_quota_allows(
-    share: float, quota: float | None, taken: float
+def test_others_take_nothing_if_they_leave_as_many_cpus_free_as_a_quota_allows_and_use_none_of_it(
+    share: float, quota: float | None, of_quota: float, taken: float
 ) -> None:
-    assert _taken(share, 64, quota) == pytest.approx(taken)
+    assert _taken(share, 64, quota, of_quota) == pytest.approx(taken)
 
 
 def test_a_cpu_quota_that_stops_the_threads() -> None:

@@ -143,6 +143,24 @@ def test_a_limit_ends_a_script_whose_loader_another_thread_reads(script: Path, h
     assert "Traceback" not in errors
 
 
+def test_a_limit_of_another_thread_does_not_end_what_shows_an_error(script: Path) -> None:
+    script.write_text(
+        f"{LOOP}\n"
+        "import sys, threading\n"
+        "def read():\n"
+        "    for batch in DataLoader(range(200), batch_size=2): pass\n"
+        "def show(*error):\n"
+        "    reader = threading.Thread(target=read)\n"
+        "    reader.start()\n"
+        "    reader.join()\n"
+        "    print('shown', flush=True)\n"
+        "sys.excepthook = show\n"
+        "raise ValueError\n"
+    )
+    code, output, errors = run(script, options=("--batches=20",))
+    assert (code, output) == (1, "shown\n"), errors
+
+
 def test_ranks_are_ended_by_the_batches_of_one_loop_since_they_may_have_others(
     script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
