@@ -18,7 +18,7 @@ AXES_VARIABLE = "FAIR_ETL_AXES"
 CPUS_VARIABLE = "FAIR_ETL_CPUS"
 STRATEGIES_VARIABLE = "FAIR_ETL_STRATEGIES"
 # Incremented when the method of a metric changes: asv then drops older results instead of comparing them with new ones.
-METHOD_VERSION = 4
+METHOD_VERSION = 5
 
 
 @dataclass(frozen=True)
