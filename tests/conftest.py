@@ -42,9 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--counts", type=Path, metavar="FILE", help="write what was tried, and what came of it, as JSON")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What tests/torture tried, after pytest's own summary."""
-    show_tallies(terminalreporter, config.getoption("--counts"))
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """What tests/torture tried, after pytest's own summary; written to a file only if all of it came out well."""
+    show_tallies(terminalreporter, None if exitstatus else config.getoption("--counts"))
 
 
 @pytest.fixture(scope="session")
