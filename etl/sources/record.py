@@ -141,7 +141,8 @@ def check_index(source: RecordSequence, index: int) -> None:
 
 def source_name(source: Any) -> str:
     """Return the name of `source` for messages: its `name` or `path`, or else its type."""
-    for name in (getattr(source, "name", None), getattr(source, "path", None)):
-        if isinstance(name, (str, os.PathLike)) and str(name):  # of a user's source, it may be anything
-            return str(name)
+    for attribute in ("name", "path"):
+        found = getattr(source, attribute, None)
+        if isinstance(found, (str, os.PathLike)) and str(found):  # of a user's source, it may be anything
+            return str(found)
     return type(source).__name__
