@@ -117,9 +117,9 @@ def record_error(source: Any, record: int, stage: str, cause: BaseException) -> 
 
 def describe_record(source: Any, index: int) -> str:
     """Return what the method `describe(index)` of `source` says about a record, such as its file; "" if it has none."""
-    dataset, number = chosen_item(source, index)
-    describe = getattr(dataset, "describe", None)
     try:
+        dataset, number = chosen_item(source, index)
+        describe = getattr(dataset, "describe", None)
         found = describe(number) if callable(describe) else ""
     except Exception:  # noqa: BLE001 - a user's source may have another method of that name
         return ""
