@@ -143,7 +143,7 @@ def wait_for(workers: Sequence[AnyWorker], seconds: float) -> bool:
 def wait_while_busy(workers: Sequence[Worker], seconds: Callable[[], float], done: Callable[[], int]) -> bool:
     """Wait until `workers` have ended, and give up when they are too slow; return whether they have.
 
-    Within `seconds()`, they must have ended, or `done()` must have changed, a number of what they got done.
+    They are too slow if `done()`, the number of things that they got done, stays the same for `seconds()`.
     """
     while True:
         before, deadline = done(), time.monotonic() + seconds()

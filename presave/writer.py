@@ -89,10 +89,10 @@ def write(
     Notes
     -----
     The bytes of the store do not depend on `jobs`. Jobs are threads by default, if `records` is a list, a tuple, an
-    array or a store, or has an attribute `thread_safe` that is true: several threads may then read at once. Records of
-    any other class may share an open file or a buffer, so the calling thread alone reads them. Under
-    `joblib.parallel_config(backend=...)` jobs run on that backend. If it uses other processes, one thread of each reads
-    such records, `records` must be picklable and all workers must share the folder.
+    array, a store or a torch `Subset` of one, or has an attribute `thread_safe` that is true: several threads may then
+    read at once. Records of any other class may share an open file or a buffer, so the calling thread alone reads them.
+    Under `joblib.parallel_config(backend=...)` jobs run on that backend. If it uses other processes, one thread of each
+    reads such records, `records` must be picklable and all workers must share the folder.
 
     Nothing appears at `path` before the last byte is on the disk. An interrupted write leaves its complete shards in a
     folder `.NAME.partial` beside `path`. The same call continues from there and gives the same bytes as an

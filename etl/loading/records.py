@@ -42,7 +42,8 @@ class Records:
     provenance : dict
         Source, stages and classes, for the manifest of a store.
     thread_safe : bool
-        True if several threads may read at once: a file source of etl, a list, or a source that says so.
+        True if several threads may read at once: a file source of etl, a list, a torch `Subset` of one of these, or a
+        source that says so.
 
     Raises
     ------

@@ -66,7 +66,7 @@ class MapDataset:
         Name in messages. By default, that of the data set or of its class.
     thread_safe : bool, optional
         True if several threads may read items at once, and an item outlasts the next reading. By default the data set's
-        own attribute `thread_safe`; without one, only lists, tuples and arrays are.
+        own attribute `thread_safe`; without one, only lists, tuples, arrays and a torch `Subset` of these are.
 
     Raises
     ------

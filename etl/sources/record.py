@@ -117,9 +117,9 @@ def record_error(source: Any, record: int, stage: str, cause: BaseException) -> 
 
 def describe_record(source: Any, index: int) -> str:
     """Return what the method `describe(index)` of `source` says about a record, such as its file; "" if it has none."""
-    dataset, number = chosen_item(source, index)
-    describe = getattr(dataset, "describe", None)
     try:
+        dataset, number = chosen_item(source, index)
+        describe = getattr(dataset, "describe", None)
         found = describe(number) if callable(describe) else ""
     except Exception:  # noqa: BLE001 - a user's source may have another method of that name
         return ""
@@ -141,7 +141,8 @@ def check_index(source: RecordSequence, index: int) -> None:
 
 def source_name(source: Any) -> str:
     """Return the name of `source` for messages: its `name` or `path`, or else its type."""
-    for name in (getattr(source, "name", None), getattr(source, "path", None)):
-        if isinstance(name, (str, os.PathLike)) and str(name):  # of a user's source, it may be anything
-            return str(name)
+    for attribute in ("name", "path"):
+        found = getattr(source, attribute, None)
+        if isinstance(found, (str, os.PathLike)) and str(found):  # of a user's source, it may be anything
+            return str(found)
     return type(source).__name__

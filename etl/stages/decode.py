@@ -131,6 +131,6 @@ def _check_encoded(features: Any) -> None:
     if not is_array or features.dtype != np.uint8 or features.ndim != 1:
         shown = f"{features.dtype} of shape {features.shape}" if is_array else f"a {type(features).__name__}"
         raise ValueError(
-            f"features are {shown}, not the bytes of an image file, uint8 of shape (bytes,); leave the stage out if "
-            "they are pixels already"
+            f"features are {shown}, not an array of the bytes of an image file, uint8 of shape (bytes,); leave the "
+            "stage out if they are pixels already"
         )

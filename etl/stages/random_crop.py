@@ -29,7 +29,7 @@ class RandomCrop:
     Raises
     ------
     ValueError
-        If an image with its padding is smaller than the crop, or the label is an array as large as the image, such as a
+        If an image with its padding is smaller than the crop, or a label is an array as large as the image, such as a
         mask.
     """
 

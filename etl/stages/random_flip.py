@@ -26,7 +26,7 @@ class RandomFlip:
     Raises
     ------
     ValueError
-        If the probability is out of range, or the label is an array as large as the image, such as a mask.
+        If the probability is out of range, or a label is an array as large as the image, such as a mask.
     """
 
     probability: float = 0.5
@@ -46,10 +46,12 @@ class RandomFlip:
 
 
 def refuse_mask(record: Record) -> None:
-    """Raise `ValueError` if the label is an array as large as the image, which it would no longer belong to."""
-    shape = getattr(record.get("label"), "shape", ())
-    if len(shape) > 1 and shape[:2] == record["features"].shape[:2]:
-        raise ValueError(
-            f"label has shape {tuple(shape)}, as large as the image, and would stay as it is; change both in a stage "
-            "of your own"
-        )
+    """Raise `ValueError` if a label is an array as large as the image, which it would no longer belong to."""
+    labels = record.get("label")
+    for label in labels if isinstance(labels, tuple) else (labels,):
+        shape = getattr(label, "shape", ())
+        if len(shape) > 1 and shape[:2] == record["features"].shape[:2]:
+            raise ValueError(
+                f"label has shape {tuple(shape)}, as large as the image, and would stay as it is; change both in a "
+                "stage of your own"
+            )

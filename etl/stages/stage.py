@@ -81,7 +81,10 @@ def is_random(stage: AnyStage) -> bool:
 
 
 def is_of_etl(stage: AnyStage) -> bool:
-    """Return whether the stage is one of etl, not a user's or a subclass: it reads and changes features alone."""
+    """Return whether the stage is one of etl, not a user's or a subclass: it changes features alone.
+
+    It reads no field that a batch does not have.
+    """
     return type(stage).__module__.startswith("etl.stages.")
 
 

@@ -188,7 +188,7 @@ def test_a_source_may_have_a_name_and_a_description_that_are_no_texts() -> None:
         def describe(self) -> str:
             return "a table of 3 rows"
 
-    with pytest.raises(RecordError, match="^record 1 of Table: failed at stage 'read': no such row$"):
+    with pytest.raises(RecordError, match=r"^record 1 of Table: failed at stage 'read': no such row$"):
         list(etl.RawIterator(Table(), NOTHING, 3))
 
 
@@ -196,7 +196,7 @@ def test_a_missing_key_is_called_one() -> None:
     def resample(record: etl.sources.Record) -> etl.sources.Record:
         return {**record, "features": record["audio"]}
 
-    with pytest.raises(RecordError, match="record 0 of list: failed at stage 'resample': KeyError: 'audio'$"):
+    with pytest.raises(RecordError, match=r"record 0 of list: failed at stage 'resample': KeyError: 'audio'$"):
         list(etl.RawIterator([{"features": np.ones(2)}], etl.Pipeline([resample]), 1))
 
 

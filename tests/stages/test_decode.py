@@ -264,7 +264,7 @@ def test_features_that_are_not_the_bytes_of_a_file_are_described_and_no_file_is_
     features: Any, described: str, following: Any, decoder: str
 ) -> None:
     stages = [etl.stages.Decode(decoder), *([] if following is None else [following])]
-    message = f"failed at stage 'decode': features are {described}, not the bytes of an image file, .*leave the stage"
+    message = f"failed at stage 'decode': features are {described}, not an array of the bytes .*the stage out"
     with pytest.raises(RecordError, match=message):
         next(iter(etl.RawIterator([{"features": features, "label": 0}], etl.Pipeline(stages), 1)))
 

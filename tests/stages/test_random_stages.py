@@ -244,11 +244,12 @@ def test_an_image_smaller_than_its_crop_is_an_error_that_gives_both_sizes() -> N
 
 @pytest.mark.parametrize("stage", [RandomFlip(0.0), RandomCrop(4, 4)])
 def test_a_mask_beside_the_image_is_an_error_since_it_would_stay_as_it_is(stage: Any) -> None:
-    boxes, mask = ({"features": PIXELS, "label": label} for label in (np.ones((3, 4)), PIXELS[:, :, 0]))
+    mask, boxes = PIXELS[:, :, 0], np.ones((3, 4))
     message = rf"record 0 of list: failed at stage '{stage.name}': label has shape \(16, 12\), as large as the image"
-    with pytest.raises(RecordError, match=message):
-        list(etl.RawIterator([mask], etl.Pipeline([stage]), 1))
-    assert len(list(etl.RawIterator([boxes], etl.Pipeline([stage]), 1))) == 1
+    for label in (mask, (boxes, mask)):
+        with pytest.raises(RecordError, match=message):
+            list(etl.RawIterator([{"features": PIXELS, "label": label}], etl.Pipeline([stage]), 1))
+    assert len(list(etl.RawIterator([{"features": PIXELS, "label": boxes}], etl.Pipeline([stage]), 1))) == 1
 
 
 def test_features_that_have_no_colours_are_refused_by_jitter() -> None:
