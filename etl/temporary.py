@@ -123,6 +123,9 @@ def _lock(folder: str | Path, creating: int = 0) -> ExitStack:
         file = os.open(LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | creating, 0o600, dir_fd=opened)
         stack.callback(os.close, file)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The folder, too: systemd-tmpfiles, which removes files that are some days old, leaves those of a locked one.
+        with suppress(OSError):  # not all file systems lock folders
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lock = stack.pop_all()
     return lock
 

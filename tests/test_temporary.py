@@ -131,6 +131,14 @@ def test_a_folder_that_another_machine_uses_is_left_where_folders_are_locked_for
     assert not list(tmp_path.iterdir())
 
 
+def test_the_folder_is_locked_itself_so_that_what_tidies_temporary_folders_leaves_its_files() -> None:
+    with temporary_folder("compare") as folder:
+        opened = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(opened)
+
+
 def test_a_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "etl-compare-theirs.locked").mkdir()
     (tmp_path / "etl-compare-theirs.locked" / LOCK_FILE).touch()
