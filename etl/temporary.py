@@ -8,15 +8,15 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 # Signals that ask a process to end: by default it does so at once, and leaves its files and processes behind.
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 # Folders with such names are locked as long as they are in use, by a file in them: network file systems lock files for
-# all machines, and folders for one.
-PREFIX, LOCKED, LOCK_FILE = "etl-", ".lock", ".locked"
+# all machines, and folders for one. Earlier versions, which may run beside this one, locked folders named `.lock`.
+PREFIX, LOCKED, LOCK_FILE = "etl-", ".locked", ".lock"
 
 
 class Terminated(BaseException):
@@ -77,27 +77,26 @@ def temporary_folder(name: str) -> Iterator[Path]:
 def _locked_folder(prefix: str) -> Iterator[Path]:
     _remove_leftovers()
     temporary = tempfile.TemporaryDirectory(prefix=prefix)
-    lock = None
+    lock = ExitStack()
     try:
         temporary.name, lock = lock_folder(temporary.name)
         yield Path(temporary.name)
     finally:
         try:
-            if lock is not None:
-                os.close(lock)  # first: a network file system keeps an open file, and with it the folder
+            lock.close()  # first: a network file system keeps an open file, and with it the folder
             temporary.cleanup()
         except BaseException:  # a signal, or a process that was still writing into it
             temporary.cleanup()
             raise
 
 
-def lock_folder(folder: str) -> tuple[str, int | None]:
+def lock_folder(folder: str) -> tuple[str, ExitStack]:
     """Rename and lock a new folder whose name begins with `PREFIX`: if this process is killed, a later one removes it.
 
-    Returns its name and the descriptor that holds the lock. Without locks in its file system there is none: the folder
-    keeps its name, and is never taken for a leftover. The lock is in a file of the folder, `LOCK_FILE`.
+    Returns its name, and what unlocks it when it is closed. Without locks in its file system the folder keeps its name,
+    and is never taken for a leftover. The lock is in a file of the folder, `LOCK_FILE`.
     """
-    lock: int | None = None
+    lock = ExitStack()
     with suppress(OSError):
         lock = _lock(folder, os.O_CREAT)
         # Renamed only now: until it is locked, another process would remove it as a leftover.
@@ -106,28 +105,8 @@ def lock_folder(folder: str) -> tuple[str, int | None]:
     return folder, lock
 
 
-def _remove_leftover(folder: Path) -> None:
-    """Remove a folder that a killed process has locked; leave one that is in use, or without a lock."""
-    with suppress(OSError):
-        try:
-            lock = _lock(folder)
-        except FileNotFoundError:  # removing it was ended before its last step
-            folder.rmdir()
-            return
-        try:
-            # The file of the lock goes last: this process may be killed meanwhile, too.
-            for each in folder.iterdir():
-                if each.is_dir() and not each.is_symlink():
-                    shutil.rmtree(each, ignore_errors=True)
-                elif each.name != LOCK_FILE:
-                    each.unlink()
-        finally:
-            os.close(lock)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lock(folder: str | Path, creating: int = 0) -> int:
-    """Lock a folder of this user, and return the descriptor that holds the lock; raise `OSError` if that is impossible.
+def _lock(folder: str | Path, creating: int = 0) -> ExitStack:
+    """Lock a folder of this user, and return what unlocks it; raise `OSError` if that is impossible.
 
     The lock ends with the processes that hold it, whatever their ids, containers and machines. Its file is made if
     `creating` is `os.O_CREAT`.
@@ -136,21 +115,24 @@ def _lock(folder: str | Path, creating: int = 0) -> int:
         import fcntl
     except ImportError as error:  # on Windows
         raise OSError("this system has no such locks") from error
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
+    with ExitStack() as stack:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        stack.callback(os.close, opened)
         if os.fstat(opened).st_uid != os.geteuid():
             raise PermissionError(f"{folder} belongs to another user")
-        lock = os.open(LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | creating, 0o600, dir_fd=opened)
-    finally:
-        os.close(opened)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(lock)
-        raise
+        file = os.open(LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | creating, 0o600, dir_fd=opened)
+        stack.callback(os.close, file)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The folder, too: systemd-tmpfiles, which removes files that are some days old, leaves those of a locked one.
+        with suppress(OSError):  # not all file systems lock folders
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = stack.pop_all()
     return lock
 
 
 def _remove_leftovers() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*{LOCKED}"):
-        _remove_leftover(folder)
+        with suppress(OSError):
+            with suppress(FileNotFoundError):  # a process was killed while it removed the folder
+                _lock(folder).close()
+            shutil.rmtree(folder, ignore_errors=True)

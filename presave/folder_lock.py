@@ -60,6 +60,15 @@ class FolderLock:
             name = f"{_describe(os.getpid())} {secrets.token_hex(4)}"
             _claim(self._folder / OWNER_NAME, name)
             self._name = name
+            return
+        if not self._is_in_folder():  # the process that held it has removed it, and the next one makes another
+            raise BlockingIOError
+
+    def _is_in_folder(self) -> bool:
+        """Return True if the file that is open is still the one in the folder."""
+        with suppress(OSError):
+            return os.path.samestat((self._folder / LOCK_NAME).stat(), os.fstat(self._descriptor))
+        return False
 
     def release(self, removes_folder: bool = False) -> None:
         """Release the lock, for forks of this process, too; with `removes_folder`, remove a folder with nothing else.
@@ -69,10 +78,9 @@ class FolderLock:
         if os.getpid() != self._process:
             return
         with suppress(OSError):
-            lock = self._folder / LOCK_NAME
             # Before another process can lock it: that one's file is a new one.
-            if removes_folder and os.path.samestat(lock.stat(), os.fstat(self._descriptor)):
-                lock.unlink()
+            if removes_folder and self._is_in_folder():
+                (self._folder / LOCK_NAME).unlink()
         with suppress(OSError):
             owner = self._folder / OWNER_NAME
             if self._name is None:

@@ -93,13 +93,12 @@ class PartialStore:
         self._identity = dict(identity or {})
         self._plan = {**plan, IDENTITY: digest_json(self._identity)} if self._identity else plan
         self._encoded_plan = json.dumps(self._plan, indent=1).encode()
-        self._opened = -1
         self._owner: FolderLock | None = None
         self._is_discarded = False
 
     def __enter__(self) -> Self:
         with disk_errors(self.folder, len(self._encoded_plan)):
-            self._opened = self._open_folder()
+            self._make_folder()
             try:
                 self._owner = FolderLock(self.folder)
                 self._check_place()
@@ -184,16 +183,10 @@ class PartialStore:
                     with suppress(OSError):
                         path.unlink()
 
-    def _open_folder(self) -> int:
+    def _make_folder(self) -> None:
         if self.folder.is_symlink():  # _tidy would delete files in the link's target
             raise StoreError(f"{self.folder} is a link, which no write has left; remove it")
         self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            return os.open(self.folder, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:
-            with suppress(OSError):
-                self.folder.rmdir()
-            raise
 
     def _leave(self) -> None:
         """Release the folder after a failed write. Remove the folder if it holds no complete shard."""
@@ -207,7 +200,6 @@ class PartialStore:
     def _release(self) -> None:
         if self._owner is not None:
             self._owner.release(self._is_discarded)
-        os.close(self._opened)
 
     def _tidy(self) -> None:
         """Undo a `finish` that was killed, and remove what killed workers left."""
@@ -230,12 +222,10 @@ class PartialStore:
         whole.rmdir()
 
     def _check_place(self) -> None:
-        # Before this process got the lock, another one may have completed the store and moved or removed the folder.
+        # Before this process got the lock, another one may have completed the store.
         if self.target.exists():
             self._is_discarded = True  # the folder is removed unless it holds something
             raise StoreError(f"{self.target} exists already: another process has just written it")
-        if not (self.folder.exists() and os.path.samestat(os.fstat(self._opened), self.folder.stat())):
-            raise BlockingIOError
 
     def _check_plan(self) -> None:
         path = self.folder / PLAN_NAME

@@ -87,17 +87,30 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_and_what_is_in_use_
     code, _ = ended(program(work=work), tmp_path, signal.SIGKILL)
     assert code == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
-    (tmp_path / "etl-compare-of_an_earlier_version").mkdir()
-    (tmp_path / "etl-compare-link.lock").symlink_to(tmp_path)
+    for suffix in ("", ".lock"):  # without a lock, and perhaps in use
+        (tmp_path / f"etl-compare-of_an_earlier_version{suffix}").mkdir()
+    (tmp_path / "etl-compare-link.locked").symlink_to(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with temporary_folder("doctor") as one, temporary_folder("doctor") as other:
         assert not left.exists()
         assert one.is_dir()
         assert other.is_dir()
     assert sorted(each.name for each in tmp_path.iterdir()) == [
-        "etl-compare-link.lock",
+        "etl-compare-link.locked",
         "etl-compare-of_an_earlier_version",
+        "etl-compare-of_an_earlier_version.lock",
     ]
+
+
+def test_what_is_left_of_a_folder_whose_process_was_killed_while_removing_it_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "etl-compare-left.locked").mkdir()
+    (tmp_path / "etl-compare-left.locked" / "store").touch()  # the file of the lock went first
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with temporary_folder("doctor"):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_another_machine_uses_is_left_where_folders_are_locked_for_one_machine(
@@ -118,14 +131,22 @@ def test_a_folder_that_another_machine_uses_is_left_where_folders_are_locked_for
     assert not list(tmp_path.iterdir())
 
 
+def test_the_folder_is_locked_itself_so_that_what_tidies_temporary_folders_leaves_its_files() -> None:
+    with temporary_folder("compare") as folder:
+        opened = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(opened)
+
+
 def test_a_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "etl-compare-theirs.lock").mkdir()
-    (tmp_path / "etl-compare-theirs.lock" / LOCK_FILE).touch()
+    (tmp_path / "etl-compare-theirs.locked").mkdir()
+    (tmp_path / "etl-compare-theirs.locked" / LOCK_FILE).touch()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with temporary_folder("doctor"):
         pass
-    assert (tmp_path / "etl-compare-theirs.lock").is_dir()
+    assert (tmp_path / "etl-compare-theirs.locked").is_dir()
 
 
 COMPARE = """
@@ -153,7 +174,7 @@ def test_no_process_and_no_file_is_left_when_measuring_is_ended(
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, *command], env=environment, cwd=tmp_path) as process:
         until = time.monotonic() + 60
-        while not list(temporary.glob("etl-*.lock")) and time.monotonic() < until:
+        while not list(temporary.glob("etl-*.locked")) and time.monotonic() < until:
             time.sleep(0.01)
         time.sleep(1)  # anywhere in the work
         started = psutil.Process(process.pid).children(recursive=True)

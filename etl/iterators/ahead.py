@@ -69,12 +69,11 @@ class AheadIterator(BatchIterator):
 
     @property
     def order_settings(self) -> State:
-        """The settings of the wrapped iterator that decide which records come next, at the position of this one."""
+        """The settings of the wrapped iterator that decide which records the next loop over this one begins with."""
         below: State = getattr(self._iterator, "order_settings", {})
-        if not self.can_resume or "position" not in below:  # an iterable, or a user's iterator
+        if "position" not in below or not self._has_read_ahead or self.was_reset:
             return below
-        state = self.state_dict()
-        return {**below, "epoch": state["epoch"], "position": state["position"]}
+        return {**below, "epoch": self._next_epoch(), "position": 0}
 
     def __len__(self) -> int:
         return len(self._iterator)

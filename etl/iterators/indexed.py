@@ -212,8 +212,11 @@ class IndexedIterator(BatchIterator):
 
     @property
     def order_settings(self) -> State:
-        """Everything that decides which records come next, by name. Ranks that share an epoch must have the same."""
-        state = self.state_dict()
+        """Everything that decides which records the next loop begins with, by name, equal on ranks that share an epoch.
+
+        A batch that was taken from a loop that was left early does not count.
+        """
+        state = self.state_after(Position(self._epoch + self._has_taken_last, self._resume_at))
         # Not the identity of files: each machine may have copies of its own.
         digests = {name: digest for name, digest in state.pop("digests", {}).items() if name != "identity"}
         sampler = self._sampler

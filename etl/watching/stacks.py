@@ -149,7 +149,7 @@ class WorkerReports:
 
     def __init__(self) -> None:
         self._folder = ""
-        self._lock: int | None = None
+        self._lock = contextlib.ExitStack()
         self._read: dict[Path, int] = {}
 
     @contextlib.contextmanager
@@ -188,9 +188,7 @@ class WorkerReports:
 
     def close(self) -> None:
         """Remove the folder."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 

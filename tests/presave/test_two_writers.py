@@ -161,6 +161,23 @@ def test_releasing_a_lock_leaves_that_of_the_next_process(tmp_path: Path, monkey
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
 
 
+def test_a_lock_that_is_taken_only_when_its_file_was_removed_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, first = fcntl.flock, FolderLock(tmp_path)
+    (tmp_path / "shard").touch()
+
+    def flock_late(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        first.release(removes_folder=True)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_late)
+    with pytest.raises(BlockingIOError):
+        FolderLock(tmp_path)
+    FolderLock(tmp_path).release()  # the next process is kept out by nobody
+
+
 def test_a_process_of_another_machine_is_kept_out_where_folders_are_locked_for_one_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -633,6 +633,19 @@ def test_ranks_that_divide_records_otherwise_are_an_error_that_names_both_values
         Ranks(0, 2).check_order(part(0))
 
 
+@pytest.mark.parametrize("name", ["plain", "threads", "device"])
+def test_a_rank_that_has_looked_at_a_batch_before_begins_its_epoch_as_the_others(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, other = (WRAPPERS[name](raw(40).shard(rank, 2)) for rank in range(2))
+    next(iter(looked))
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [mine, other.order_settings])
+    Ranks(0, 2).check_order(looked)
+    looked.load_state_dict(looked.state_dict())  # but a state that was loaded is where it begins
+    with pytest.raises(ValueError, match="rank 0 has position=8, and rank 1 has position=0"):
+        Ranks(0, 2).check_order(looked)
+
+
 def test_ranks_with_other_records_or_another_distributed_sampler_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def part(rank: int, first: int = 0) -> Any:
         records = [{"features": np.zeros(2, np.float32), "label": first + label} for label in range(8)]
