@@ -126,7 +126,7 @@ def _lock(folder: str | Path, creating: int = 0) -> ExitStack:
         # The folder, too: systemd-tmpfiles, which removes files that are some days old, leaves those of a locked one.
         with suppress(OSError):  # not all file systems lock folders
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        lock = stack.pop_all()
+        lock: ExitStack = stack.pop_all()
     return lock
 
 

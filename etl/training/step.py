@@ -264,12 +264,13 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 def _innermost(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model inside of torch's own wrappers, whose `forward` takes any keyword."""
-    inner: torch.nn.Module = unwrapped(model)
+    inner: Any = unwrapped(model)
     inner = getattr(inner, "_orig_mod", inner)
     wrappers = [import_torch().nn.DataParallel]
     if fsdp := sys.modules.get("torch.distributed.fsdp"):
         wrappers.append(fsdp.FullyShardedDataParallel)
-    return inner.module if isinstance(inner, tuple(wrappers)) else inner
+    innermost: torch.nn.Module = inner.module if isinstance(inner, tuple(wrappers)) else inner
+    return innermost
 
 
 def _takes_mask(function: Callable[..., Any]) -> bool:
