@@ -165,7 +165,8 @@ def test_settings_are_measured_in_turns_with_the_memory_that_they_take(
     measured = [each for each in real.values() if not each.reason]
     assert all(len(each.blocks) == len(each.memory) == len(each.log_ratios) == 1 for each in measured)
     assert {value for (_, _, value), each in real.items() if each.reason} == {"limit:1", UNKNOWN}
-    assert all(under >= 300e6 > base for base, under in real["heap", "new batches", "preallocate:300MB"].memory)
+    # Less by what was free on the heap.
+    assert all(under > 290e6 > base for base, under in real["heap", "new batches", "preallocate:300MB"].memory)
     assert all(under > base for base, under in real["dtype", "product, cpu", "float64"].memory)
 
 
