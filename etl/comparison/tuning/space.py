@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image
 
 import presave
-from etl.comparison.request.candidates import Candidate
+from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.run.workload import Workload
 from etl.images.pillow import FORMATS
 from etl.stages import DECODERS
@@ -174,10 +174,12 @@ def _built_in(workload: Workload, candidate: Candidate, same_pixels: bool) -> It
     given = workload.threads(candidate)
     if candidate.is_ahead:
         kinds = [candidate.origin, candidate.origin.with_settings({"workers": "process"})]
-        splits = dict.fromkeys([given, *(split for each in kinds for split in workload.splits(each))])
+        splits = [given, *(split for each in kinds for split in workload.splits(each))]
+        # Besides what a comparison tries: where loading is cheap, one thread beside compute on all CPUs may be best.
+        splits.append(CpuSplit(max(each.compute for each in splits), 1))
         yield Dimension(
             ("compute_threads", "loading_threads"),
-            tuple((each.compute, each.loading) for each in splits),
+            tuple((each.compute, each.loading) for each in dict.fromkeys(splits)),
         )
         yield _single("workers", candidate.kind.ahead, ("thread", "process"))
         yield _single("prefetch_size", workload.prefetch_size(candidate), PREFETCH_SIZES)
