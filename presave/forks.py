@@ -25,6 +25,11 @@ from operator import attrgetter
 
 import h5py  # noqa: F401
 
+# numpy imports these in whatever thread needs them first, such as one of the user's that starts to load while another
+# forks.
+import numpy.ma
+import numpy.random  # noqa: F401
+
 # Long enough to import a large library, short enough if a record hangs or waits for the thread that forks.
 PATIENCE_SECONDS = 5.0
 

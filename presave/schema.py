@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -187,8 +186,7 @@ def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.
 
 def is_masked(value: Any) -> bool:
     """Return True if `value` is a masked array with masked elements: `np.asarray` would return what the mask hides."""
-    ma = sys.modules.get("numpy.ma")  # not imported here: without it there are none, and this may be a loading thread
-    return ma is not None and isinstance(value, ma.MaskedArray) and bool(ma.is_masked(value))
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
 
 
 def _is_name(name: Any) -> bool:

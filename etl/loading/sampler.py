@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.random import Generator, Philox  # now: see etl/stages/rng.py
 from numpy.typing import NDArray
 
 from etl.arguments import whole_number
@@ -109,12 +108,12 @@ class Sampler:
         order = np.arange(self.records, dtype=np.int64)
         key = np.array([self.seed, epoch], dtype=np.uint64)
         if self.shuffle:
-            Generator(Philox(key=key)).shuffle(order)
+            np.random.Generator(np.random.Philox(key=key)).shuffle(order)
         if self.bucket_records is not None and self.lengths is not None:
             random = None
             if self.shuffle:
                 counter = np.array([0, 0, 0, BUCKETS], dtype=np.uint64)
-                random = Generator(Philox(key=key, counter=counter))
+                random = np.random.Generator(np.random.Philox(key=key, counter=counter))
             _sort_in_windows(order, self.lengths, self.step_records, self.bucket_records, random)
         return order
 
@@ -168,7 +167,7 @@ def _sort_in_windows(
     lengths: NDArray[np.int64],
     step_records: int,
     window_records: int,
-    random: Generator | None,
+    random: np.random.Generator | None,
 ) -> None:
     """Sort windows of `order` (record indices) in place by length, then shuffle the steps within each window.
 

@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 
-# Now, since numpy would import its generators when the first is made, beside a thread of the user's that may fork.
-from numpy.random import Generator, Philox
-
 # The highest word of the Philox counter, which keeps these streams apart from those that order the epoch.
 STAGES = 1
 
@@ -33,7 +30,7 @@ class RecordRng:
     epoch: int
     record: int
 
-    def generator(self, place: int) -> Generator:
+    def generator(self, place: int) -> np.random.Generator:
         """Return a generator for the stage at index `place` of the whole pipeline, preceding stages included.
 
         It is Philox (Salmon et al. 2011, doi:10.1145/2063384.2063405), with seed and epoch as its key, and record and
@@ -41,7 +38,7 @@ class RecordRng:
         """
         key = np.array([self.seed, self.epoch], dtype=np.uint64)
         counter = np.array([0, self.record, place, STAGES], dtype=np.uint64)
-        return Generator(Philox(key=key, counter=counter))
+        return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 class LoaderRng(threading.local):
@@ -56,7 +53,7 @@ class LoaderRng(threading.local):
         self.epoch = self.record = 0
         self._generator = RecordRng(seed, 0, 0).generator(0)
 
-    def generator(self, place: int) -> Generator:
+    def generator(self, place: int) -> np.random.Generator:
         """Return the generator for the stage at index `place` of the whole pipeline, preceding stages included."""
         self._generator.bit_generator.state = {
             "bit_generator": "Philox",
