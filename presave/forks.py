@@ -25,8 +25,7 @@ from operator import attrgetter
 
 import h5py  # noqa: F401
 
-# numpy imports these in whatever thread needs them first, such as one of the user's that starts to load while another
-# forks.
+# numpy imports these when they are first used. In a thread that starts to load, that may be while another one forks.
 import numpy.ma
 import numpy.random  # noqa: F401
 

@@ -17,6 +17,11 @@ CONTAINERS = (list, tuple, dict, set, bytes, bytearray)
 MAX_COPIED_LENGTH = 64
 
 
+def is_torch_subset(records: Any) -> bool:
+    """Return True if `records` is a `Subset` of torch, as `random_split` makes them, but none of a subclass."""
+    return type(records) is getattr(sys.modules.get("torch.utils.data"), "Subset", None)
+
+
 def is_thread_safe(records: Any) -> bool:
     """Return True if several threads may call `records[index]` at once, and a record outlasts the next call.
 
@@ -25,7 +30,7 @@ def is_thread_safe(records: Any) -> bool:
     """
     declared = getattr(records, "thread_safe", None)
     if declared is None:
-        if type(records) is getattr(sys.modules.get("torch.utils.data"), "Subset", None):  # also of `random_split`
+        if is_torch_subset(records):
             return is_thread_safe(records.dataset)
         return isinstance(records, IN_MEMORY)
     if "thread_safe" not in getattr(records, "__dict__", ()):

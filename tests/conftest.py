@@ -1,9 +1,11 @@
-"""Real data that tests share, made once a session."""
+"""Real data that tests share, made once a session; and a network file system."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,8 +45,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
-    """What tests/torture tried, after pytest's own summary; written to a file only if all of it came out well."""
+    """Print what tests/torture tried, and write it to a file if no test failed."""
     show_tallies(terminalreporter, None if exitstatus else config.getoption("--counts"))
+
+
+@pytest.fixture
+def network_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let other processes, as if on other machines, see the locks of files, but not those of folders."""
+    flock = fcntl.flock
+
+    def flock_on_a_network(descriptor: int, operation: int) -> None:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_on_a_network)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -113,16 +112,10 @@ def test_what_is_left_of_a_folder_whose_process_was_killed_while_removing_it_is_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("network_file_system")
 def test_a_folder_that_another_machine_uses_is_left_where_folders_are_locked_for_one_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flock = fcntl.flock
-
-    def flock_on_a_network(descriptor: int, operation: int) -> None:
-        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            flock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", flock_on_a_network)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with temporary_folder("compare") as folder:
         with temporary_folder("compare"):

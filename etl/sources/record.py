@@ -11,6 +11,7 @@ from typing import Any
 
 from etl.arguments import printable
 from presave import Record, RecordSequence
+from presave.thread_safety import is_torch_subset
 
 __all__ = [
     "Record",
@@ -128,7 +129,7 @@ def describe_record(source: Any, index: int) -> str:
 
 def chosen_item(dataset: Any, index: int) -> tuple[Any, int]:
     """Return the data set and the index there of what a `Subset` of torch has at `index`; of any other, the same."""
-    while type(dataset) is getattr(sys.modules.get("torch.utils.data"), "Subset", None):
+    while is_torch_subset(dataset):
         dataset, index = dataset.dataset, dataset.indices[index]
     return dataset, index
 

@@ -96,12 +96,7 @@ def describe_stage(stage: AnyStage) -> dict[str, Any]:
     default values, and those of a `functools.partial` its function and arguments. Raises `TypeError` unless settings
     are numbers, strings, arrays, or collections of these.
     """
-    description = {
-        "name": stage_name(stage),
-        "kind": _kind(stage),
-        "version": getattr(stage, "version", 1),
-        "settings": _settings(stage),
-    }
+    description = {"name": stage_name(stage), **_identity(stage)}
     try:
         described: dict[str, Any] = json.loads(json.dumps(description, default=_describe_value))
     except (TypeError, ValueError) as error:
@@ -110,6 +105,10 @@ def describe_stage(stage: AnyStage) -> dict[str, Any]:
             "make it a dataclass whose fields are numbers, strings and arrays"
         ) from error
     return described
+
+
+def _identity(stage: Any) -> dict[str, Any]:
+    return {"kind": _kind(stage), "version": getattr(stage, "version", 1), "settings": _settings(stage)}
 
 
 def _kind(stage: Any) -> str:
@@ -134,16 +133,7 @@ def _settings(stage: Any) -> dict[str, Any]:
         own = getattr(stage, "__dict__", {}) if inspect.isclass(stage.__self__) else _settings(stage.__self__)
         return {**own, **_defaults(stage.__func__)}
     if isinstance(stage, functools.partial):
-        function = stage.func
-        return {
-            "function": {
-                "kind": _kind(function),
-                "version": getattr(function, "version", 1),
-                "settings": _settings(function),
-            },
-            "arguments": stage.args,
-            "keywords": stage.keywords,
-        }
+        return {"function": _identity(stage.func), "arguments": stage.args, "keywords": stage.keywords}
     # Attributes are in a dictionary, in slots, or in both. Those of a NamedTuple are in neither.
     state = object.__getstate__(stage)
     slots = state[1] if isinstance(state, tuple) else {}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -186,19 +183,11 @@ def test_more_digits_than_there_are_and_too_few_are_refused(tmp_path: Path, samp
         etl.demonstration.digits(tmp_path / "d", samples)
 
 
-def test_what_another_machine_is_making_is_left_where_folders_are_locked_for_one_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flock = fcntl.flock
-
-    def flock_on_a_network(descriptor: int, operation: int) -> None:
-        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            flock(descriptor, operation)
-
+@pytest.mark.usefixtures("network_file_system")
+def test_what_another_machine_is_making_is_left_where_folders_are_locked_for_one_machine(tmp_path: Path) -> None:
     def fill(folder: Path) -> None:
         assert make_once(tmp_path / "data", {}, lambda _: None)  # as the other machine does meanwhile
         (folder / "file").touch()
 
-    monkeypatch.setattr(fcntl, "flock", flock_on_a_network)
     assert not make_once(tmp_path / "data", {}, fill)
     assert list(contents(tmp_path)) == ["data/dataset.json"]

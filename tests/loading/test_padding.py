@@ -146,7 +146,7 @@ def test_each_record_is_processed_once_even_if_its_batch_is_loaded_to_find_lengt
 
 
 class Boxes(list[Record]):
-    """Images with boxes, of which it knows the number."""
+    """Images with boxes; it knows how many boxes each has."""
 
     lengths: ClassVar[dict[str, list[int]]] = {"label": [2, 0, 3, 1]}
 

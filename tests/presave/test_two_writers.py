@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -175,19 +173,11 @@ def test_a_lock_that_is_taken_only_when_its_file_was_removed_is_none(
     monkeypatch.setattr(fcntl, "flock", flock_late)
     with pytest.raises(BlockingIOError):
         FolderLock(tmp_path)
-    FolderLock(tmp_path).release()  # the next process is kept out by nobody
+    FolderLock(tmp_path).release()  # nothing keeps the next process out
 
 
-def test_a_process_of_another_machine_is_kept_out_where_folders_are_locked_for_one_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flock = fcntl.flock
-
-    def flock_on_a_network(descriptor: int, operation: int) -> None:
-        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            flock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", flock_on_a_network)
+@pytest.mark.usefixtures("network_file_system")
+def test_a_process_of_another_machine_is_kept_out_where_folders_are_locked_for_one_machine(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     with pytest.raises(BlockingIOError):
         FolderLock(tmp_path)

@@ -102,7 +102,7 @@ def test_by_default_the_score_is_that_of_the_training() -> None:
 def test_losses_before_a_resume_weigh_the_same_on_another_number_of_ranks() -> None:
     def started(world_size: int) -> Any:
         stopping = EarlyStopping(max_epochs=2, keep_best=False)
-        # Without the other ranks, of which each would have the same.
+        # Without the other ranks, which would have the same.
         ranks = SimpleNamespace(world_size=world_size, check_equal=lambda *_: None, sum=lambda *values: values)
         training: Any = SimpleNamespace(ranks=ranks, epochs_done=0, check_whole_model=lambda _: None)
         stopping.training_started(training)
