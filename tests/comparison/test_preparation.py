@@ -34,7 +34,7 @@ class FullDisk:
 def tried_with_all_records(folder: Path, processes: Any) -> tuple[Workload, Preparation]:
     workload = make_workload(folder, strategies=("raw", "mine=my_loaders:load"))
     workload.tried[MINE], workload.requested[MINE] = TRIED, {"source"}
-    preparation = Preparation(workload, processes, 2, lambda phase, done, total: None)
+    preparation = Preparation(workload, processes, lambda phase, done, total: None)
     preparation.prepared[MINE] = WrittenStore(seconds=1.0, nbytes=1000, records=200)
     return workload, preparation
 

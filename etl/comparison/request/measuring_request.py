@@ -45,7 +45,7 @@ class MeasuringRequest(JsonValues):
     arrays_file : str
         New file for signatures of the records ("check").
     store : StoreKind or None
-        The store to write, by `jobs` worker processes ("write").
+        The store to write, by a worker process for each CPU ("write").
     """
 
     action: Action
@@ -64,4 +64,3 @@ class MeasuringRequest(JsonValues):
     splits: list[CpuSplit] = field(default_factory=list)
     arrays_file: str = ""
     store: StoreKind | None = None
-    jobs: int = 1

@@ -176,9 +176,9 @@ class MeasuringProcesses:
         splits = [each for each in splits if each.loading]
         return self._ask(PipelineProfile, "profile", splits=[*dict.fromkeys(splits)], counts=[*dict.fromkeys(counts)])
 
-    def write(self, store: StoreKind, jobs: int) -> WrittenStore:
-        """Write a store in `jobs` worker processes, and return its cost."""
-        return self._ask(WrittenStore, "write", store=store, jobs=jobs)
+    def write(self, store: StoreKind) -> WrittenStore:
+        """Write a store in a worker process for each CPU, and return its cost."""
+        return self._ask(WrittenStore, "write", store=store)
 
     def prepare(self, candidate: Candidate) -> WrittenStore | None:
         """Let a user's loader prepare its files again, and return their cost."""

@@ -74,9 +74,7 @@ class _Comparison:
 
     def run(self) -> ReportData:
         with MeasuringProcesses(self._workload, self._affinity) as processes:
-            self._preparation = preparation = Preparation(
-                self._workload, processes, len(self._affinity), self._progress
-            )
+            self._preparation = preparation = Preparation(self._workload, processes, self._progress)
             if preparation.randomness is not None:
                 self._loading_only = []
             preparation.try_loaders(self._candidates)

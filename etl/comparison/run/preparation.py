@@ -73,13 +73,11 @@ class Preparation:
         self,
         workload: Workload,
         processes: MeasuringProcesses,
-        cpus: int,
         progress: Callable[[str, int, int | None], None],
     ) -> None:
         self._workload = workload
         self._settings = workload.settings
         self._processes = processes
-        self._cpus = cpus
         self._progress = progress
         self.candidates = workload.candidates()
         self.own = [each for each in self.candidates if not each.is_foreign]
@@ -184,7 +182,7 @@ class Preparation:
         left = [each for each in wanted if each not in self.writing]
         for number, store in enumerate(left):
             self._progress("write", number, len(left))
-            self.writing[store] = self._processes.write(store, self._cpus)
+            self.writing[store] = self._processes.write(store)
 
     def remove_stores(self) -> None:
         """Remove all stores, for example since other records are selected now."""

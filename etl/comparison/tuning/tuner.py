@@ -159,7 +159,7 @@ class _Tuner:
         kept: Mapping[Candidate, Any],
     ) -> None:
         """Tune `candidates`, and add the results to `known`."""
-        preparation = Preparation(self._workload, processes, len(self._affinity), self._progress)
+        preparation = Preparation(self._workload, processes, self._progress)
         preparation.try_loaders(candidates)
         deadline = self._began + preparation.lost + self._total
         for number, candidate in enumerate(candidates):

@@ -80,7 +80,7 @@ def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonVal
     if asked.action == "profile":
         return profile.profile_raw_pipeline(work, asked.splits, asked.counts)
     if asked.store is not None:
-        return builtin.write_store(work, asked.store, asked.jobs)
+        return builtin.write_store(work, asked.store, jobs=len(asked.affinity))
     if asked.candidate is None or asked.threads is None:
         raise ValueError(f"{asked.action} needs a candidate")
     compute_threads = asked.compute_threads or asked.threads.compute
