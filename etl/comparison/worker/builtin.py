@@ -19,7 +19,6 @@ from etl.loading.loader_clocks import WatchedLoader
 from etl.loading.records import Records
 from etl.measuring.clock import run_epoch, seconds_of_step
 from etl.measuring.epochs import Compute, Epochs, MeasuredLoader
-from etl.measuring.meeting import Meeting
 from etl.measuring.sample import TIMELINE_BATCHES, WARM_UP_STEPS, Spans, first_copies, loop_spans
 from etl.runtime import ThreadPolicy
 
@@ -32,9 +31,8 @@ def loading_of(
     candidate: Candidate,
     threads: CpuSplit,
     watch: Callable[[Loader], Loader] | None = None,
-    meeting: Meeting | None = None,
 ) -> MeasuredLoader:
-    """Return how `candidate` loads."""
+    """Return how `candidate` loads. Call it once in a process: it opens the meeting of the ranks."""
 
     def make() -> Iterable[Any]:
         return work.collated(work.iterator(candidate, threads, watch))
@@ -48,7 +46,7 @@ def loading_of(
         records=len(work.records),
         is_ahead=candidate.is_ahead,
         mapped_nbytes=_mapped_nbytes(work, candidate),
-        meeting=meeting,
+        meeting=work.rank.meet(),
     )
 
 
@@ -106,7 +104,7 @@ def trace_epoch(work: Work, candidate: Candidate, threads: CpuSplit) -> Spans:
         watched.append(WatchedLoader(loader))
         return watched[-1]
 
-    loading = loading_of(work, candidate, threads, watch, work.rank.meet())
+    loading = loading_of(work, candidate, threads, watch)
     with ThreadPolicy(threads.compute):
         [first, *_] = first_copies(loading)
         compute = loading.make_compute(first)

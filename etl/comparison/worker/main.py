@@ -92,7 +92,7 @@ def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonVal
     if asked.action == "timeline":
         return builtin.trace_epoch(work, asked.candidate, asked.threads)
     policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
-    loading = builtin.loading_of(work, asked.candidate, asked.threads, meeting=work.rank.meet())
+    loading = builtin.loading_of(work, asked.candidate, asked.threads)
     if asked.action == "check":
         time_threads = functools.partial(builtin.time_threads, asked.counts)
         return check_epoch(loading, None, asked.trains, asked.arrays_file, time_threads=time_threads)

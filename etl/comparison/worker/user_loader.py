@@ -112,7 +112,6 @@ def answer(
     )
     seed_everything(loader.conditions.seed)
     prepare = find_prepare(function)
-    meeting = loader.rank.meet()
     if asked.action == "first_try" and prepare is not None:
         try:
             # Settings vary how files are read, not what they hold: they are prepared once for all.
@@ -129,7 +128,7 @@ def answer(
         is_cold=loader.conditions.cache == "cold",
         records=None if loader.batches is not None else loader.records,
         is_ahead=True,
-        meeting=meeting,
+        meeting=loader.rank.meet(),
     )
     try:
         if asked.action in ("first_try", "try"):
