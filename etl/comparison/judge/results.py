@@ -206,14 +206,6 @@ class EpochScale:
         """Return the amount for the whole source, from that of so many `records`, to which it is proportional."""
         return measured * self.records / records
 
-    def wall_seconds(self, sample: Sample) -> float:
-        """Return the wall time of an epoch of the whole source, in seconds."""
-        return self.of(sample, lambda epoch: epoch.wall)
-
-    def of(self, sample: Sample, split: Callable[[EpochMetrics], Split]) -> float:
-        """Return a part of the wall time of an epoch of the whole source, in seconds; `split` chooses it."""
-        return self.part_seconds(split(sample.epoch), sample.epoch)
-
     @property
     def _records_a_batch(self) -> int:
         """Records per measured batch: fewer than `batch_size` if fewer records were measured."""
@@ -224,7 +216,7 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
     """Return the wall time of an epoch of the whole source, and its parts."""
 
     def of_epoch(split: Callable[[EpochMetrics], Split]) -> float:
-        return mean_of(samples, lambda sample: scale.of(sample, split))
+        return mean_of(samples, lambda sample: scale.part_seconds(split(sample.epoch), sample.epoch))
 
     alone = mean_of(samples, lambda sample: sample.compute_alone) * scale.batches
     return Parts(
@@ -238,7 +230,7 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
 
 def host_wait_seconds(samples: Mapping[int, Sample], scale: EpochScale) -> float:
     """Return the seconds per epoch in which the training loop waited for batches."""
-    return mean_of(samples, lambda sample: scale.of(sample, lambda epoch: epoch.host_wait))
+    return mean_of(samples, lambda sample: scale.part_seconds(sample.epoch.host_wait, sample.epoch))
 
 
 def losses_of(samples: Mapping[int, Sample], scale: EpochScale) -> Losses:
@@ -322,7 +314,7 @@ def ratios_of(
 ) -> dict[Candidate, Interval]:
     """Return the wall time of each other candidate over that of the reference, with intervals that hold together."""
     walls = {
-        each: {number: scale.wall_seconds(sample) for number, sample in taken.items()}
+        each: {number: scale.part_seconds(sample.epoch.wall, sample.epoch) for number, sample in taken.items()}
         for each, taken in samples.items()
     }
     return ratio_intervals(walls, reference)
