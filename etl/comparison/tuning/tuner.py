@@ -222,7 +222,6 @@ class _OneStrategy:
         self._as_given = self._arm({})
         # Duration of the first sample, which is of the given configuration.
         self._first_seconds: float | None = None
-        self._first_look: TuningSample | None = None
         self.was_interrupted = False
 
     def run(self, deadline: float) -> TunedStrategy:
@@ -300,11 +299,15 @@ class _OneStrategy:
         That of a strategy of this package is tried on few records first.
         """
         workload, size = self._workload, self._workload.step_records
-        if not self._given.is_foreign:
+        if self._given.is_foreign:
+            tried = workload.tried[self._given.origin]
+            batch_seconds = tried.seconds_per_batch + tried.compute_seconds
+        else:
             self._get(MIN_EPOCH_BATCHES * size)
-            self._first_look = self._processes.tune(self._as_given.candidate, MIN_EPOCH_BATCHES)
-            workload.is_on_device = self._first_look.device not in ("cpu", "none")
-        wanted = max(MIN_EPOCH_BATCHES, round(EPOCH_SECONDS / self._batch_seconds()))
+            first_look = self._processes.tune(self._as_given.candidate, MIN_EPOCH_BATCHES)
+            workload.is_on_device = first_look.device not in ("cpu", "none")
+            batch_seconds = first_look.seconds_per_batch
+        wanted = max(MIN_EPOCH_BATCHES, round(EPOCH_SECONDS / batch_seconds))
         if self._given.is_presaved:
             written = self._preparation.writing[self._as_given.candidate.store]
             a_batch = size * written.seconds / written.records
@@ -343,14 +346,6 @@ class _OneStrategy:
         if not arm.samples or not is_whole or self._workload.settings.cache == "cold":
             return 1
         return math.ceil(REPEATED_SECONDS / max(arm.samples[0].epoch_seconds(self._turn_batches), 1e-3))
-
-    def _batch_seconds(self) -> float:
-        """Return the expected seconds of a batch."""
-        if self._given.is_foreign:
-            tried = self._workload.tried[self._given.origin]
-            return tried.seconds_per_batch + tried.compute_seconds
-        assert self._first_look is not None  # noqa: S101 - for the type checker
-        return self._first_look.seconds_per_batch
 
     @property
     def _turn_batches(self) -> int:
@@ -427,12 +422,12 @@ class _OneStrategy:
 
     def _costs(self, arm: Arm) -> Costs:
         """Return what `arm` costs; if it was not measured, its time and memory are 0."""
-        candidate, scale, writing = arm.candidate, self._scale, self._preparation
+        candidate, scale, preparation = arm.candidate, self._scale, self._preparation
         written = None
         if candidate.is_foreign:
-            written = writing.prepared.get(candidate.origin)
+            written = preparation.prepared.get(candidate.origin)
         elif candidate.is_presaved:
-            written = writing.writing.get(candidate.store)
+            written = preparation.writing.get(candidate.store)
         return Costs(
             seconds=self._epoch_seconds(arm, scale.batches) if arm.samples else 0.0,
             prepare_seconds=0.0 if written is None else scale.amount(written.seconds, written.records),
