@@ -15,7 +15,7 @@ from etl.comparison.judge.recommendation import make_notes, recommend
 from etl.comparison.judge.report import Check, Presaving, StrategyResult
 from etl.comparison.judge.results import Measurements
 from etl.comparison.request.answers import CheckedEpoch, WrittenStore
-from etl.comparison.request.candidates import Candidate, StoreKind
+from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.epoch_content import EpochContent
 from etl.measuring.clock import Split
 from etl.measuring.statistics import Interval
@@ -222,8 +222,8 @@ RAW, SAVED = Candidate("raw"), Candidate("presaved", "npy", "read")
 def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measurements:
     """Return measurements of `raw` and `presaved` on all of 200 records, with a store of `nbytes`."""
     workload = make_workload(folder, strategies=("raw", "presaved", "process-raw"), cache=cache)
-    writing = {StoreKind("npy", "read"): WrittenStore(1.0, int(nbytes), 200)}
-    return make_measurements(workload, {RAW: {0: make_sample()}, SAVED: {0: make_sample()}}, writing=writing)
+    written = {SAVED: WrittenStore(1.0, int(nbytes), 200)}
+    return make_measurements(workload, {RAW: {0: make_sample()}, SAVED: {0: make_sample()}}, written=written)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +293,8 @@ def test_a_store_that_memory_cannot_hold_is_noted_scaled_to_the_whole_source_fro
     memory = psutil.virtual_memory().total
     made = measured(tmp_path, nbytes=0.3 * memory)
     assert make_notes(made) == []
-    writing = {kind: replace(written, records=stored) for kind, written in made.writing.items()}
-    notes = make_notes(replace(made, work=replace(made.work, records=100), writing=writing))
+    written = {SAVED: replace(made.written[SAVED], records=stored)}
+    notes = make_notes(replace(made, work=replace(made.work, records=100), written=written))
     found = [note.startswith("The store of presaved takes") and "--cache cold" in note for note in notes]
     assert any(found) == is_noted
 
@@ -309,4 +309,3 @@ def test_the_reference_is_the_first_candidate_with_samples(tmp_path: Path) -> No
     made = measured(tmp_path)
     assert made.compared == [RAW, SAVED]
     assert replace(made, samples={RAW: {}, SAVED: {0: {}}}).compared == [SAVED]
-    assert made.written(RAW) is None

@@ -109,7 +109,7 @@ def _evidence(measured: Measurements) -> dict[str, Evidence]:
             check=measured.checks[each],
             samples=measured.samples[each],
             parts=parts_of(measured.samples[each], measured.scale),
-            writing=measured.written(each),
+            writing=measured.written.get(each),
             has_unknown_files=each in measured.work.unknown_files,
         )
         for each in measured.compared

@@ -172,7 +172,7 @@ def make_notes(measured: Measurements) -> list[str]:
         found += [f"{measured.name(candidate)}: a setting had no effect: {each.alarm}" for each in inert]
     memory = usable_nbytes()
     for candidate in measured.compared:
-        written = measured.written(candidate)
+        written = measured.written.get(candidate)
         stored = 0 if written is None else presaving_of(written, scale).nbytes
         if stored > memory / 2 and measured.work.settings.cache == "warm":
             found.append(

@@ -25,7 +25,7 @@ from etl.comparison.judge.report import (
 from etl.comparison.judge.rules import misplaced_pages
 from etl.comparison.judge.sameness import Sameness, compare_amounts, compare_epochs, displacement, is_shuffled
 from etl.comparison.request.answers import AuditedSample, CheckedEpoch, LoadingSample, PipelineProfile, WrittenStore
-from etl.comparison.request.candidates import Candidate, CpuSplit, StoreKind
+from etl.comparison.request.candidates import Candidate, CpuSplit
 from etl.comparison.request.epoch_content import EpochContent, may_hold
 from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.rounds import SamplePlace
@@ -49,8 +49,8 @@ class Measurements:
         CPUs that every process was bound to.
     trials : dict
         Seconds per batch with each CPU split, by candidate.
-    prepared : dict
-        Cost of what the user's loaders prepare, by candidate; without those that prepare nothing.
+    written : dict
+        Cost of a store, or of what a user's loader prepares, by candidate; without those that have neither.
     checks : dict
         Untimed epoch of each candidate.
     failed : dict
@@ -78,8 +78,7 @@ class Measurements:
     memory_nbytes: int
     profile: PipelineProfile
     trials: Mapping[Candidate, Mapping[CpuSplit, Sequence[float]]]
-    writing: Mapping[StoreKind, WrittenStore]
-    prepared: Mapping[Candidate, WrittenStore]
+    written: Mapping[Candidate, WrittenStore]
     checks: Mapping[Candidate, CheckedEpoch]
     failed: Mapping[Candidate, str]
     samples: Mapping[Candidate, Mapping[int, AuditedSample]]
@@ -167,12 +166,6 @@ class Measurements:
             return None
         digests, order = self.checks[self.own].content.records, self.work.epoch_order
         return [digests[place] for place in np.argsort(order).tolist()]
-
-    def written(self, candidate: Candidate) -> WrittenStore | None:
-        """Return the cost of the candidate's store, or of what it prepared; None if there is neither."""
-        if candidate.is_foreign:
-            return self.prepared.get(candidate.origin)
-        return self.writing.get(candidate.store) if candidate.is_presaved else None
 
 
 @dataclass(frozen=True)
@@ -390,7 +383,7 @@ def stage_results(measured: Measurements) -> list[StageResult]:
         samples = measured.samples.get(candidate)
         etl_alone = etl_alone_seconds(_samples(measured, candidate), scale)
         wall = _estimate(measured, candidate, etl_alone) if samples is None else parts_of(samples, scale).wall_seconds
-        written = measured.written(candidate)
+        written = measured.written.get(candidate)
         cost = None if written is None else presaving_of(written, scale)
         results.append(
             StageResult(

@@ -190,6 +190,15 @@ class Preparation:
             shutil.rmtree(self._workload.store_path(store), ignore_errors=True)
         self.writing.clear()
 
+    def written(self, candidates: Iterable[Candidate]) -> dict[Candidate, WrittenStore]:
+        """Return the cost of the store of each candidate, or of what it prepared; without those that have neither."""
+        found = {
+            each: self.prepared.get(each.origin) if each.is_foreign else self.writing.get(each.store)
+            for each in candidates
+            if each.is_foreign or each.is_presaved
+        }
+        return {each: cost for each, cost in found.items() if cost is not None}
+
     @contextmanager
     def left_out(self, candidate: Candidate, when: str) -> Iterator[None]:
         """Leave `candidate` out of the rest of the comparison if it fails; `when` tells the reader about it."""

@@ -422,12 +422,7 @@ class _OneStrategy:
 
     def _costs(self, arm: Arm) -> Costs:
         """Return what `arm` costs; if it was not measured, its time and memory are 0."""
-        candidate, scale, preparation = arm.candidate, self._scale, self._preparation
-        written = None
-        if candidate.is_foreign:
-            written = preparation.prepared.get(candidate.origin)
-        elif candidate.is_presaved:
-            written = preparation.writing.get(candidate.store)
+        scale, written = self._scale, self._preparation.written([arm.candidate]).get(arm.candidate)
         return Costs(
             seconds=self._epoch_seconds(arm, scale.batches) if arm.samples else 0.0,
             prepare_seconds=0.0 if written is None else scale.amount(written.seconds, written.records),
