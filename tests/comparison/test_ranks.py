@@ -16,7 +16,7 @@ import pytest
 from etl.comparison.compare import run_comparison
 from etl.comparison.judge.rank_results import RankResult, describe_straggler
 from etl.comparison.request.answers import CheckedEpoch
-from etl.comparison.request.epoch_content import EpochContent
+from etl.comparison.request.epoch_content import EpochContent, Signatures
 from etl.comparison.request.settings import Settings
 from etl.comparison.run import measuring_processes as processes_module
 from etl.comparison.run.joined_ranks import join_checks
@@ -227,13 +227,16 @@ def test_different_numbers_of_steps_are_an_error() -> None:
         join_samples([one, two])
 
 
-def checked(records: list[str], mapped: dict[str, int], peak_memory: int) -> CheckedEpoch:
-    content = EpochContent([f"batch of {records}"], records, [("float32", (4,))], [len(records)])
+def checked(folder: Path, records: list[str], mapped: dict[str, int], peak_memory: int) -> CheckedEpoch:
+    path = str(folder / f"{''.join(records)}.npz")
+    Signatures(np.zeros((len(records), 1)), None).save(path)
+    content = EpochContent([f"batch of {records}"], records, [("float32", (4,))], [len(records)], path)
     return CheckedEpoch(content, True, 2.0, "weights", 8, 1, "", peak_memory, mapped=mapped)
 
 
-def test_checks_are_joined_and_shared_memory_counts_once() -> None:
-    joined = join_checks([checked(["a", "b"], {"store": 70, "own": 5}, 100), checked(["c", "d"], {"store": 60}, 90)])
+def test_checks_are_joined_and_shared_memory_counts_once(tmp_path: Path) -> None:
+    one = checked(tmp_path, ["a", "b"], {"store": 70, "own": 5}, 100)
+    joined = join_checks([one, checked(tmp_path, ["c", "d"], {"store": 60}, 90)])
     assert joined.content.records == ["a", "b", "c", "d"]
     assert joined.content.samples == 4
     assert joined.peak_memory == 100 + 90 - 60
@@ -241,10 +244,10 @@ def test_checks_are_joined_and_shared_memory_counts_once() -> None:
     assert (joined.pages_touched, joined.pages_absent, joined.score, joined.weights) == (16, 2, 2.0, "weights")
 
 
-def test_ranks_with_the_same_records_are_refused_unless_all_records_are_equal() -> None:
+def test_ranks_with_the_same_records_are_refused_unless_all_records_are_equal(tmp_path: Path) -> None:
     with pytest.raises(RanksDifferError, match="each of its ranks loads the same 2 records"):
-        join_checks([checked(["a", "b"], {}, 1), checked(["b", "a"], {}, 1)])
-    assert join_checks([checked(["a", "a"], {}, 1)] * 2).content.samples == 4
+        join_checks([checked(tmp_path, ["a", "b"], {}, 1), checked(tmp_path, ["b", "a"], {}, 1)])
+    assert join_checks([checked(tmp_path, ["a", "a"], {}, 1)] * 2).content.samples == 4
 
 
 def rank_result(rank: int, **chosen: Any) -> RankResult:

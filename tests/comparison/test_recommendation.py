@@ -261,7 +261,7 @@ def test_scaled_metrics_are_noted_with_how_many_records_were_measured(tmp_path: 
 
 
 MINE = Candidate("my_loaders:load", label="mine")
-CHECKED = CheckedEpoch(EpochContent([], [], [], []), None, None, None, 0, 0, "", 0)
+CHECKED = CheckedEpoch(EpochContent([], [], [], [], ""), None, None, None, 0, 0, "", 0)
 
 
 def notes_on_mine(folder: Path, records: int, gets_all: bool = False, **sample: Any) -> list[str]:

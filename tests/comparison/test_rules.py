@@ -19,7 +19,7 @@ from etl.measuring.sample import Sample
 from tests.comparison_workloads import make_sample
 
 CONDITIONS = FairnessConditions(Settings("photographs", batch_size=40), [0, 1], memory_nbytes=10**9, rounds=6)
-CONTENT = EpochContent(["aa", "bb", "cc"], ["a0", "a1", "b0", "b1", "c0"], [("float32", (4,))], [40, 40, 20])
+CONTENT = EpochContent(["aa", "bb", "cc"], ["a0", "a1", "b0", "b1", "c0"], [("float32", (4,))], [40, 40, 20], "")
 PARTS = Parts(2.0, 1.0, 0.2, 0.79, 0.001)
 # Records of a shuffled epoch of 100 are about 33 from their place in the source.
 IDENTICAL = Sameness("identical", displacement=33.0, is_shuffled=True)

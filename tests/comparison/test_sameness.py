@@ -134,12 +134,6 @@ def test_images_compare_whatever_the_order_of_their_axes(tmp_path: Path) -> None
     assert found.displacement is None
 
 
-def test_without_signatures_only_amounts_are_compared(tmp_path: Path) -> None:
-    epoch = replace(content(tmp_path, FEATURES + NOISE), signatures=None)
-    found = compare_epochs(epoch, content(tmp_path), "raw")
-    assert found == Sameness("same amount", "the bytes of 60 of 60 records differ, and nothing else was compared")
-
-
 MINE, RAW, PLAIN = Candidate("my_loaders:mine"), Candidate("raw"), Candidate("my_loaders:plain")
 
 

@@ -152,7 +152,7 @@ def test_the_report_says_how_many_threads_compute_beside_a_loader_of_the_user(
         workload,
         {MINE: {0: make_sample(torch_threads=torch_threads)}},
         trials={MINE: {CpuSplit(2, 0): [0.15], CpuSplit(1, 0): [0.1]}},
-        checks={MINE: CheckedEpoch(EpochContent([], [], [], []), None, None, None, 0, 0, "", 0)},
+        checks={MINE: CheckedEpoch(EpochContent([], [], [], [], ""), None, None, None, 0, 0, "", 0)},
     )
     assert make_notes(made) == [f"mine {note}"]
 

@@ -120,8 +120,6 @@ def compare_epochs(
     bytes_differ = f"the bytes of {different:,} of {epoch.samples:,} records differ"
     if _amounts(epoch.layouts) != _amounts(reference.layouts):
         return Sameness(None, _layouts_differ(epoch, reference, name_of_reference))
-    if epoch.signatures is None or reference.signatures is None:
-        return Sameness("same amount", f"{bytes_differ}, and nothing else was compared")
     partners = find_partners(Signatures.load(epoch.signatures), Signatures.load(reference.signatures))
     if partners.reason:
         return Sameness("same amount", f"{bytes_differ}, and {partners.reason}")

@@ -24,16 +24,15 @@ class EpochContent(JsonValues):
         `layout_of` the batches, merged: the dtypes and shapes of a record.
     batch_sizes : list of int
         Records of each batch.
-    signatures : text or None
+    signatures : text
         A .npz with `signatures`, `signatures_of` all records, and, unless they have none, `labels`, `labels_of` them.
-        None if only bytes and amounts are compared.
     """
 
     digests: list[str]
     records: list[str]
     layouts: list[ArraySpec]
     batch_sizes: list[int]
-    signatures: str | None = None
+    signatures: str
 
     @property
     def samples(self) -> int:

@@ -72,16 +72,13 @@ def _check_division(contents: Sequence[EpochContent]) -> None:
 
 
 def _join_contents(contents: Sequence[EpochContent]) -> EpochContent:
-    paths = [each.signatures for each in contents]
-    path = None
-    if all(each is not None for each in paths):
-        signatures = [Signatures.load(str(each)) for each in paths]
-        path = str(Path(str(paths[0])).with_suffix(".ranks.npz"))
-        labels = [each.labels for each in signatures if each.labels is not None]
-        Signatures(
-            np.concatenate([each.values for each in signatures]),
-            np.concatenate(labels) if len(labels) == len(signatures) else None,
-        ).save(path)
+    signatures = [Signatures.load(each.signatures) for each in contents]
+    path = str(Path(contents[0].signatures).with_suffix(".ranks.npz"))
+    labels = [each.labels for each in signatures if each.labels is not None]
+    Signatures(
+        np.concatenate([each.values for each in signatures]),
+        np.concatenate(labels) if len(labels) == len(signatures) else None,
+    ).save(path)
     return EpochContent(
         digests=[digest for each in contents for digest in each.digests],
         records=[digest for each in contents for digest in each.records],
