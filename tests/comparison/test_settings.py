@@ -12,7 +12,7 @@ import pytest
 import presave
 from etl.arguments import parse_seconds
 from etl.comparison.request.candidates import Candidate, CpuSplit
-from etl.comparison.request.settings import Settings, label_of
+from etl.comparison.request.settings import Settings
 from etl.comparison.run.workload import Workload
 from etl.strategies import default_names, names
 from tests.comparison_workloads import make_workload
@@ -157,7 +157,7 @@ def test_a_candidate_comes_back_from_json_as_it_was(candidate: Candidate) -> Non
     ],
 )
 def test_a_function_is_called_by_its_name_unless_it_has_a_label(given: str, label: str) -> None:
-    assert label_of(given) == label
+    assert Candidate.parse(given).name == label
 
 
 def test_a_function_is_a_loader_of_the_user_of_which_nothing_is_known() -> None:

@@ -142,7 +142,7 @@ class Settings(Conditions):
     stages: bool = False
 
     def __post_init__(self) -> None:
-        _check_strategies(self.strategies)
+        candidates = _parse_strategies(self.strategies)
         _check_names("--formats", self.formats, presave.formats())
         _check_names("--decoder", (self.decoder,), PRESET_DECODERS)
         _check_names("--cache", (self.cache,), CACHES)
@@ -178,11 +178,11 @@ class Settings(Conditions):
             raise ValueError(
                 "--step replaces the model and its compute, so --model and --compute have no effect with it"
             )
-        unknown = set(self.configured).difference(map(label_of, self.strategies))
+        unknown = set(self.configured).difference(candidates)
         if unknown:
             raise ValueError(f"settings are given for {', '.join(sorted(unknown))}, but no strategy is called that")
         for name in self.pythons:
-            candidate = next((Candidate.parse(each) for each in self.strategies if label_of(each) == name), None)
+            candidate = candidates.get(name)
             if candidate is None:
                 raise ValueError(f"--python {name}=...: no strategy is called {name}")
             if not candidate.is_foreign:
@@ -213,21 +213,17 @@ class Settings(Conditions):
         return is_source_name(self.source)
 
 
-def _check_strategies(given: tuple[str, ...]) -> None:
+def _parse_strategies(given: tuple[str, ...]) -> dict[str, Candidate]:
+    """Return the candidates by their names in reports, which must differ."""
     if not given:
         raise ValueError(f"--strategies needs at least one of {', '.join(names())}")
-    for each in given:
-        try:
-            Candidate.parse(each)
-        except ValueError as error:
-            raise ValueError(f"--strategies: {error}") from None
-    if len({label_of(each) for each in given}) < len(given):
+    try:
+        found = {each.name: each for each in map(Candidate.parse, given)}
+    except ValueError as error:
+        raise ValueError(f"--strategies: {error}") from None
+    if len(found) < len(given):
         raise ValueError(f"--strategies: {', '.join(given)} has the same name twice; rename one, such as again=raw")
-
-
-def label_of(given: str) -> str:
-    """Return the name of the strategy "STRATEGY" or "LABEL=STRATEGY" in reports."""
-    return Candidate.parse(given).name
+    return found
 
 
 def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from etl.comparison.judge.results import EpochScale
 from etl.comparison.judge.sameness import compare_epochs
 from etl.comparison.request.answers import CheckedEpoch, TuningSample
 from etl.comparison.request.candidates import Candidate
-from etl.comparison.request.settings import Settings, label_of
+from etl.comparison.request.settings import Settings
 from etl.comparison.run.comparison_progress import ComparisonProgress
 from etl.comparison.run.measuring_processes import InputError, MeasuringProcesses
 from etl.comparison.run.preparation import Preparation, opened_workload
@@ -53,7 +53,7 @@ def run_tuning(settings: Settings, progress: Callable[[ComparisonProgress], None
     After an interruption the result has the strategies that are finished; if none is, `KeyboardInterrupt` is raised.
     Other errors, and `progress`, are those of `etl.tune`.
     """
-    labels = [label_of(each) for each in settings.strategies]
+    labels = [Candidate.parse(each).name for each in settings.strategies]
     if any(tuned_label(each) in labels for each in labels):
         raise ValueError(f"--tune: {', '.join(labels)}: a name with (tuned) is that of a tuned strategy; rename it")
     if settings.ranks > 1:
