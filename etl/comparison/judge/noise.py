@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -66,8 +66,7 @@ class Noise(Section["ReportData"]):
     @property
     def throttled(self) -> float:
         """Share of the periods of a CPU quota in which it was used up: the median round of the strategy it hit most."""
-        strategies = [[each.throttled for each in result.rounds] for result in self.parent.strategies]
-        return max(map(statistics.median, strategies))
+        return throttled_share([each.throttled for each in result.rounds] for result in self.parent.strategies)
 
     @property
     def is_throttled(self) -> bool:
@@ -111,6 +110,11 @@ class Noise(Section["ReportData"]):
 
     def _all(self, name: str) -> list[float]:
         return [getattr(each, name) for result in self.parent.strategies for each in result.rounds]
+
+
+def throttled_share(strategies: Iterable[Sequence[float]]) -> float:
+    """Return the share of periods in which a CPU quota was used up, from those of the rounds of each strategy."""
+    return max(map(statistics.median, strategies))
 
 
 def _samples(reasons: Sequence[str]) -> str:

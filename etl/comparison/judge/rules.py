@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from etl.comparison.judge.noise import THROTTLED_LIMIT
+from etl.comparison.judge.noise import THROTTLED_LIMIT, throttled_share
 from etl.comparison.judge.report import Check, Parts
 from etl.comparison.judge.sameness import Sameness, compare_epochs
 from etl.comparison.request.answers import CheckedEpoch, LoadingSample, WrittenStore
@@ -166,7 +165,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -
 
 def _possible_counts(evidence: Evidence, conditions: FairnessConditions) -> set[int]:
     """Return how many records as many batches may have as were timed; incomplete ones may come in any order."""
-    batches = conditions.settings.ranks * max((sample.epoch.batches for sample in evidence.samples.values()), default=0)
+    batches = conditions.settings.ranks * max(sample.epoch.batches for sample in evidence.samples.values())
     sizes = sorted(evidence.check.content.batch_sizes)
     if batches >= len(sizes):
         return {evidence.check.content.samples}
@@ -323,15 +322,16 @@ def _cost(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _
 
 
 def _noise(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:
-    fewest = min((len(each.samples) for each in evidence.values()), default=0)
+    fewest = min(len(each.samples) for each in evidence.values())
     seen = (
         f"rounds: {conditions.rounds}, in balanced order, each in a new server with a newly randomized memory layout; "
         f"each strategy was measured in at least {fewest} of them, always in a fresh process"
     )
     if conditions.retaken:
         seen += f"; samples that were taken again: {conditions.retaken}"
-    if _throttled(evidence) > THROTTLED_LIMIT:
-        share = f"{_throttled(evidence):.0%} of its periods"
+    throttled = throttled_share([sample.throttled for sample in each.samples.values()] for each in evidence.values())
+    if throttled > THROTTLED_LIMIT:
+        share = f"{throttled:.0%} of its periods"
         return _Found(f"{seen}; a CPU quota was used up in {share} (cpu.stat), so no difference is claimed", {}, False)
     if conditions.rounds < MIN_ROUNDS:
         return _Found(f"{seen}; an interval needs {MIN_ROUNDS} rounds, so no difference is claimed", {}, False)
@@ -339,12 +339,6 @@ def _noise(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> 
         f"{seen}; intervals that hold for all ratios together in 95% of comparisons (max-t over sign flips of rounds)",
         {},
     )
-
-
-def _throttled(evidence: Mapping[str, Evidence]) -> float:
-    """Return the share of the periods of a CPU quota in which it was used up, as `Noise.throttled` of the report."""
-    samples = [[sample.throttled for sample in each.samples.values()] for each in evidence.values()]
-    return max((statistics.median(each) for each in samples if each), default=0.0)
 
 
 def _loaded(evidence: Mapping[str, Evidence], conditions: FairnessConditions) -> _Found:  # noqa: ARG001
