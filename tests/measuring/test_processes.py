@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 START = """
 import sys
 sys.path += sys.argv[1:3]
-from etl.measuring.server import main
-main()
+from etl.measuring.server import serve
+serve()
 """
 COMMAND = [sys.executable, "-c", START, str(ROOT), str(Path(__file__).parent), "served:prepare"]
 
