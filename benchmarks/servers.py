@@ -49,7 +49,7 @@ def start_server(
     variables = {**draw_environment(), **(environment or {})}
     if packages is not None:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(ISOLATED_MAIN), "measuring.server:main", f"benchmarks.{prepare}"]
+    command = [sys.executable, str(ISOLATED_MAIN), "measuring.server:serve", f"benchmarks.{prepare}"]
     return Server(name, command, request, timeout=timeout, hash_seed=hash_seed, environment=variables)
 
 

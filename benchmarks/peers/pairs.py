@@ -173,7 +173,7 @@ class Work:
 
     @staticmethod
     def _start(loader: Loader) -> Server:
-        command = [loader.python, str(ISOLATED_MAIN), "measuring.server:main", "benchmarks.peers.worker:prepare"]
+        command = [loader.python, str(ISOLATED_MAIN), "measuring.server:serve", "benchmarks.peers.worker:prepare"]
         # The libraries choose their threads, as in a script.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"))
         environment = {**draw_environment(), **threads, "PYTHONPATH": str(ROOT)}

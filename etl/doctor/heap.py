@@ -40,16 +40,16 @@ class Growth:
 
 @dataclass(frozen=True)
 class Heap:
-    """The objects on the heap by type, most bytes first, and the types that grow in every epoch, if some were run."""
+    """The objects on the heap by type, most bytes first, and the types that grow in every epoch."""
 
     objects: int
     types: list[TypeOnHeap]
     leaks: list[Growth]
 
 
-def look_at_heap(run_epoch: Callable[[], None] | None = None) -> Heap:
-    """Count the objects on the heap, and find types that leak if an epoch can be run."""
-    leaks = [] if run_epoch is None else _leaks(run_epoch)
+def look_at_heap(run_epoch: Callable[[], None]) -> Heap:
+    """Run a few epochs to find types that leak, and count the objects on the heap."""
+    leaks = _leaks(run_epoch)
     counts, sizes = _census()
     types = [TypeOnHeap(name, count, sizes[name]) for name, count in counts.items()]
     return Heap(sum(counts.values()), sorted(types, key=lambda each: -each.nbytes), leaks)

@@ -81,50 +81,6 @@ class CpuTimes:
     busy: float
 
 
-class NoiseWatch:
-    """A context manager that measures how the CPUs that this process may use were shared during the block.
-
-    The system counts in ticks of 10 ms. What that leaves unsure is not taken for noise.
-
-    Attributes
-    ----------
-    own_seconds : float
-        CPU seconds of this process and its children.
-    steal : float
-        The share of the time of these CPUs that the hypervisor took.
-    other_processes : float
-        The share of it that other processes used.
-    throttled : float
-        As of `ThrottleWatch`.
-    """
-
-    def __init__(self) -> None:
-        self.own_seconds = 0.0
-        self.steal = 0.0
-        self.other_processes = 0.0
-        self.throttled = 0.0
-
-    def __enter__(self) -> Self:
-        self._throttling = ThrottleWatch().__enter__()
-        self._cpus = os.sched_getaffinity(0)
-        self._system, self._own = cpu_times(self._cpus), cpu_seconds()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        system, own = cpu_times(self._cpus), cpu_seconds()
-        self._throttling.__exit__()
-        self.throttled = self._throttling.throttled
-        self.own_seconds = own - self._own
-        total = system.total - self._system.total
-        if total > 0:
-            # User and system time are cut to ticks at both ends: of the CPUs, and of each child that still runs.
-            tick = 1 / os.sysconf("SC_CLK_TCK")
-            unsure = (4 + 2 * len(children())) * tick
-            others = system.busy - self._system.busy - self.own_seconds
-            self.steal = max(0.0, system.steal - self._system.steal - tick) / total
-            self.other_processes = max(0.0, others - unsure) / total
-
-
 class ThrottleWatch:
     """A context manager that measures how often a CPU quota of a control group stopped this process in the block.
 
@@ -148,6 +104,47 @@ class ThrottleWatch:
             if periods > periods_before:
                 share = (throttled - throttled_before) / (periods - periods_before)
                 self.throttled = max(self.throttled, share)
+
+
+class NoiseWatch(ThrottleWatch):
+    """A context manager that also measures how the CPUs that this process may use were shared during the block.
+
+    The system counts in ticks of 10 ms. What that leaves unsure is not taken for noise.
+
+    Attributes
+    ----------
+    own_seconds : float
+        CPU seconds of this process and its children.
+    steal : float
+        The share of the time of these CPUs that the hypervisor took.
+    other_processes : float
+        The share of it that other processes used.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own_seconds = 0.0
+        self.steal = 0.0
+        self.other_processes = 0.0
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._cpus = os.sched_getaffinity(0)
+        self._system, self._own = cpu_times(self._cpus), cpu_seconds()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        system, own = cpu_times(self._cpus), cpu_seconds()
+        super().__exit__()
+        self.own_seconds = own - self._own
+        total = system.total - self._system.total
+        if total > 0:
+            # User and system time are cut to ticks at both ends: of the CPUs, and of each child that still runs.
+            tick = 1 / os.sysconf("SC_CLK_TCK")
+            unsure = (4 + 2 * len(children())) * tick
+            others = system.busy - self._system.busy - self.own_seconds
+            self.steal = max(0.0, system.steal - self._system.steal - tick) / total
+            self.other_processes = max(0.0, others - unsure) / total
 
 
 def _quota_periods() -> dict[Path, tuple[int, int]]:

@@ -8,7 +8,6 @@ import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -36,13 +35,10 @@ def drop_from_page_cache(paths: Iterable[Path]) -> int:
                 f"{path}: the kernel shows which of its pages are in memory only to its owner and to users who may "
                 "write to it; compare a copy of your own, or use --cache warm"
             )
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            stayed += _resident_pages(descriptor)
-        finally:
-            os.close(descriptor)
+        with path.open("rb", buffering=0) as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            stayed += _resident_pages(file.fileno())
     return stayed
 
 
@@ -85,11 +81,9 @@ def pages_outside(paths: Iterable[Path]) -> int:
     """Return how many pages of these files are not in the page cache, according to the kernel."""
     outside = 0
     for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            outside += -(-os.fstat(descriptor).st_size // mmap.PAGESIZE) - _resident_pages(descriptor)
-        finally:
-            os.close(descriptor)
+        with path.open("rb", buffering=0) as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            outside += -(-nbytes // mmap.PAGESIZE) - _resident_pages(file.fileno())
     return outside
 
 
@@ -101,18 +95,11 @@ def absent_pages(array: np.ndarray) -> int:
 
 
 def _resident_pages(descriptor: int) -> int:
-    nbytes = os.fstat(descriptor).st_size
-    if nbytes == 0:
+    if os.fstat(descriptor).st_size == 0:
         return 0
-    libc = _libc()
-    # Python's own mmap does not reveal its address if the file is read-only. Mapping reads nothing.
-    address = libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-    if address == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), "mmap failed")
-    try:
-        return _count_resident(address, nbytes)
-    finally:
-        libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(nbytes))
+    # Mapping reads nothing, and ends with the array.
+    mapped = np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), np.uint8)
+    return _count_resident(mapped.ctypes.data, mapped.nbytes)
 
 
 def _count_resident(address: int, nbytes: int) -> int:
@@ -124,8 +111,5 @@ def _count_resident(address: int, nbytes: int) -> int:
 
 
 @functools.cache
-def _libc() -> Any:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    return libc
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -301,7 +301,9 @@ class Server:
 
 def _is_readable(pipe: IO[bytes], seconds: float) -> bool:
     """Wait until there is something to read, or for `seconds`; return whether there is."""
-    return bool(select.select([pipe], [], [], seconds)[0])
+    poll = select.poll()  # unlike select(2), it knows descriptors from 1024 on
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(seconds * 1e3))
 
 
 def _kill_all(processes: Iterable[psutil.Process]) -> None:

@@ -96,13 +96,8 @@ def every_answer(answer: Turn) -> OpenSession:
     return open_session
 
 
-def main() -> None:
-    """Serve with the `module:function` that is the last argument of the command line."""
-    serve(sys.argv[-1])
-
-
-def serve(name: str) -> None:
-    """Answer requests with the `Prepare` that `name` (`module:function`) refers to, until standard input ends.
+def serve() -> None:
+    """Answer requests with a `Prepare` until standard input ends. The last argument names it: `module:function`.
 
     Random blocks of memory are allocated before that module is imported.
     """
@@ -130,7 +125,7 @@ def serve(name: str) -> None:
                 rest = rest[os.write(answers, rest) :]
 
         try:
-            module, _, function = name.partition(":")
+            module, _, function = sys.argv[-1].partition(":")
             prepare: Prepare = getattr(importlib.import_module(module), function)
             first = receive()
             ready, open_session = prepare(first)

@@ -105,19 +105,7 @@ def record_count(batch: Any) -> int:
     """
     if has_arrays_method(batch):
         return batch.records if hasattr(batch, "records") else len(batch)
-    shared, has_numbers = _shared_axis(batch)
-    if shared is not None and not has_numbers:
-        return shared
-    lists = _lists_of_records(batch)
-    if lists is not None:
-        return len(lists[0])
-    if shared is not None:
-        return shared
-    raise ValueError(
-        f"the number of records in a batch is unknown: {describe(batch)}; its arrays have different first axes, and it "
-        "is not made of lists of equal length. Return arrays whose first axis counts records, or lists with one item "
-        "for each record"
-    )
+    return _count_and_lists(batch)[0]
 
 
 def fields_of(batch: Any) -> list[Sequence[Any]]:
@@ -130,14 +118,27 @@ def fields_of(batch: Any) -> list[Sequence[Any]]:
     """
     if has_arrays_method(batch):
         return [_unboxed(array) for array in batch.arrays()]
-    count = record_count(batch)
-    shared, has_numbers = _shared_axis(batch)
-    lists = None if shared is not None and not has_numbers else _lists_of_records(batch)
+    count, lists = _count_and_lists(batch)
     if lists is not None:
         return lists
     found: list[Sequence[Any]] = []
     _collect_columns(batch, count, found)
     return found
+
+
+def _count_and_lists(batch: Any) -> tuple[int, list[Sequence[Any]] | None]:
+    """Return the number of records, and the lists that `batch` is made of; None if its arrays tell the number."""
+    shared, has_numbers = _shared_axis(batch)
+    lists = None if shared is not None and not has_numbers else _lists_of_records(batch)
+    if lists is not None:
+        return len(lists[0]), lists
+    if shared is not None:
+        return shared, None
+    raise ValueError(
+        f"the number of records in a batch is unknown: {describe(batch)}; its arrays have different first axes, and it "
+        "is not made of lists of equal length. Return arrays whose first axis counts records, or lists with one item "
+        "for each record"
+    )
 
 
 def _collect_columns(value: Any, count: int, found: list[Sequence[Any]]) -> None:

@@ -7,12 +7,10 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Union
 
 if TYPE_CHECKING:
     from typing import Self
-
-T = TypeVar("T")
 
 
 class JsonValues:

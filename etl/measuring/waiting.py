@@ -104,7 +104,7 @@ class WaitWatch:
     def __init__(self, max_cost_share: float = MAX_COST_SHARE) -> None:
         self._max_cost_share = max_cost_share
         self._is_first = True
-        self._is_unknown = False
+        # None if the times are unknown.
         self._loop: Task | None = None
         self._others: list[Task] = []
         self._pressure: int | None = None
@@ -129,11 +129,11 @@ class WaitWatch:
             return
         self._seconds += time.perf_counter()
         watched = {each.name for each in (self._loop, *self._others)}
-        used: dict[str, float] = {}
         try:
             used = _growth(self._before, _cpu_times())
         except OSError:
-            self._is_unknown = True
+            self._loop = None
+            return
         self._unseen = {name: seconds for name, seconds in used.items() if name not in watched}
         # Threads that have ended are in the time of the process only.
         own = sum(seconds for name, seconds in used.items() if name.startswith(f"{os.getpid()}/"))
@@ -163,7 +163,7 @@ class WaitWatch:
             return
         if self._is_first:
             self._is_first = False
-            self._find_loaders()
+            self._find_loaders(self._loop.name)
             self._cost += time.perf_counter() - ended
             return
         # The kernel updates what it tells of a running thread with every tick, but the clock of this one at once.
@@ -185,7 +185,7 @@ class WaitWatch:
             `BusyThreads.names` while nothing loads: these threads spin for a while after a step, which is not loading.
         """
         unseen = sum(seconds for name, seconds in self._unseen.items() if name not in computing)
-        if self._loop is None or self._is_unknown or unseen > MAX_UNSEEN_SHARE * self._seconds:
+        if self._loop is None or unseen > MAX_UNSEEN_SHARE * self._seconds:
             return None
         loaders = [each for each in self._others if each.name not in computing]
         return WaitTimes(
@@ -196,12 +196,11 @@ class WaitWatch:
             pressure=self._stalled if self._pressure is not None and len(loaders) > 1 else None,
         )
 
-    def _find_loaders(self) -> None:
-        loop = "" if self._loop is None else self._loop.name
+    def _find_loaders(self, loop: str) -> None:
         try:
             names = _busiest(self._before, _cpu_times())
         except OSError:
-            self._is_unknown = True
+            self._loop = None
             return
         for name in names:
             if name != loop:

@@ -53,7 +53,8 @@ def find_place(innermost: FrameType | None) -> Place | None:
 
 
 def _place(frame: FrameType) -> Place:
-    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+    code = frame.f_code
+    return Place(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_qualname)  # some jumps have no line
 
 
 def start_sampling(

@@ -40,8 +40,8 @@ SECONDS = 2e-5
 COMMITS_SERVER = """
 import sys
 sys.path[:0] = sys.argv[1:3]
-from etl.measuring.server import main
-main()
+from etl.measuring.server import serve
+serve()
 """
 
 

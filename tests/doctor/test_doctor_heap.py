@@ -24,7 +24,7 @@ class Forgotten:
 
 def test_objects_and_their_bytes_are_counted_by_type() -> None:
     kept = [Forgotten() for _ in range(500)]
-    heap = look_at_heap()
+    heap = look_at_heap(lambda: None)
     (own,) = (each for each in heap.types if each.name.endswith("Forgotten"))
     assert own.count == len(kept) == 500
     (payload,) = (each for each in heap.types if each.name == "bytearray")

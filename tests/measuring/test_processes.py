@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 START = """
 import sys
 sys.path += sys.argv[1:3]
-from etl.measuring.server import main
-main()
+from etl.measuring.server import serve
+serve()
 """
 COMMAND = [sys.executable, "-c", START, str(ROOT), str(Path(__file__).parent), "served:prepare"]
 
@@ -57,6 +59,18 @@ def test_each_session_is_a_process_that_begins_in_the_state_of_the_server_and_ke
     assert shared.ask({"does": "remember"})["state"] == 3
     shared.end_session()
     assert shared.sample({"does": "remember"})["state"] == 2
+
+
+def test_a_process_with_a_thousand_open_files_hears_a_server(start: Start) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("fewer files can be open here")
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1024):
+            stack.enter_context(Path(os.devnull).open())
+        assert start().sample({"does": "remember"})["state"] == 2
 
 
 @pytest.mark.parametrize("turns", [0, 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import types
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -221,6 +222,15 @@ def test_other_threads_may_load_unless_worker_processes_do(settings: dict[str, i
     next(thread)
     note_places({1: watched.Activity(found, waits=True)}, {2: thread.gi_frame})
     assert found.loading.total() == samples
+
+
+def test_a_thread_at_an_instruction_without_a_line_is_at_the_first_line_of_its_function() -> None:
+    found = watched.LoopTimes("loader", {})
+    thread = types.FunctionType(monitor.__code__.replace(co_linetable=b""), globals())()
+    next(thread)
+    assert thread.gi_frame.f_lineno is None
+    note_places({1: watched.Activity(found, waits=True)}, {2: thread.gi_frame})
+    assert [each.line for each in found.loading] == [monitor.__code__.co_firstlineno]
 
 
 def test_threads_of_etl_load_rather_than_others() -> None:

@@ -56,8 +56,8 @@ START = """
 import sys
 sys.path[:] = [path for path in sys.path if path]
 sys.path.append(sys.argv[1])
-from etl.measuring.server import main
-main()
+from etl.measuring.server import serve
+serve()
 """
 Result = TypeVar("Result", bound=JsonValues)
 
