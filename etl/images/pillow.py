@@ -126,11 +126,6 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def to_pixels(image: Image.Image) -> NDArray[np.uint8]:
-    """Return the pixels of an RGB image: uint8 of shape `(height, width, 3)`, read-only."""
-    return np.asarray(image)
-
-
 def resize(features: np.ndarray | Image.Image, height: int, width: int) -> NDArray[np.uint8]:
     """Resize bilinearly with antialiasing: when an image shrinks, every source pixel counts.
 

@@ -30,7 +30,7 @@ def decode(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None = None) 
     simplejpeg = import_simplejpeg()
     size = size_of_supported_jpeg(encoded)
     if size is None or (at_least is not None and min(size) < MIN_SCALED):
-        return pillow.to_pixels(pillow.open_image(encoded, at_least))
+        return np.asarray(pillow.open_image(encoded, at_least))
     orientation = orientation_of_jpeg(encoded)
     height, width = (
         (0, 0) if at_least is None else _scaled(size, at_least[::-1] if is_sideways(orientation) else at_least)
@@ -40,7 +40,7 @@ def decode(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None = None) 
             encoded, "RGB", min_height=height, min_width=width, min_factor=1
         )
     except ValueError:  # damaged: Pillow reads as much as it can, or says what is wrong
-        return pillow.to_pixels(pillow.open_image(encoded, at_least))
+        return np.asarray(pillow.open_image(encoded, at_least))
     turn = UPRIGHT_PIXELS.get(orientation)
     return pixels if turn is None else np.ascontiguousarray(turn(pixels))
 

@@ -269,7 +269,7 @@ def _as_array(path: str, value: Any) -> np.ndarray:
 
         return as_array(value)
     if isinstance(value, Image.Image):
-        return pillow.to_pixels(pillow.to_rgb(value)) if path == "features" else np.asarray(value)
+        return np.asarray(pillow.to_rgb(value) if path == "features" else value)
     array = np.asarray(value)
     if array is not value and is_masked(value):
         raise ValueError(f"its {path} have {MASKED}")
