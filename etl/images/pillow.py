@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from etl.images.jpeg import START_OF_SCAN, jpeg_segments
-from etl.images.orientation import UPRIGHT_IMAGE, is_sideways, orientation_of_image
+from etl.images.orientation import SIDEWAYS, UPRIGHT_IMAGE, orientation_of_image
 from etl.images.settings import pillow_settings, take_over
 from presave.parallel_write import WORKER_PREPARATIONS
 
@@ -76,7 +76,7 @@ def _open_image(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None) ->
         if opened.format in JPEG_FORMATS:
             check_scans(encoded, opened.width * opened.height)
             if at_least is not None:
-                height, width = at_least[::-1] if is_sideways(orientation_of_image(opened)) else at_least
+                height, width = at_least[::-1] if orientation_of_image(opened) in SIDEWAYS else at_least
                 opened.draft(None, (width, height))
         image = to_rgb(opened)
         # Only now: Pillow turns a TIFF file while it loads the pixels, and then reports no orientation any more.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etl.images import pillow
-from etl.images.orientation import UPRIGHT_PIXELS, is_sideways, orientation_of_jpeg
+from etl.images.orientation import SIDEWAYS, UPRIGHT_PIXELS, orientation_of_jpeg
 
 JPEG_MAGIC = b"\xff\xd8\xff"
 # The colour spaces that libjpeg converts to RGB itself. Pillow reads the rest (CMYK), as for its own decoder.
@@ -33,7 +33,7 @@ def decode(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None = None) 
         return np.asarray(pillow.open_image(encoded, at_least))
     orientation = orientation_of_jpeg(encoded)
     height, width = (
-        (0, 0) if at_least is None else _scaled(size, at_least[::-1] if is_sideways(orientation) else at_least)
+        (0, 0) if at_least is None else _scaled(size, at_least[::-1] if orientation in SIDEWAYS else at_least)
     )
     try:
         pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
