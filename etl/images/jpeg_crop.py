@@ -23,7 +23,7 @@ from PIL import Image
 
 from etl.images import turbo
 from etl.images.jpeg import END_OF_IMAGE
-from etl.images.orientation import UPRIGHT_PIXELS, is_sideways, orientation_of_jpeg
+from etl.images.orientation import SIDEWAYS, UPRIGHT_PIXELS, orientation_of_jpeg
 
 # First row, first column, height and width, in pixels.
 Region = tuple[int, int, int, int]
@@ -68,7 +68,7 @@ def decode(encoded: NDArray[np.uint8], choose: Callable[[int, int], Region]) -> 
     library, size = find_library(), turbo.size_of_supported_jpeg(encoded)
     if library is not None and size is not None and encoded[-2:].tolist() == [0xFF, END_OF_IMAGE]:
         orientation = orientation_of_jpeg(encoded)
-        region = choose(*(size[::-1] if is_sideways(orientation) else size))
+        region = choose(*(size[::-1] if orientation in SIDEWAYS else size))
         pixels = library.decode(encoded, size, _as_stored(region, size, orientation))
         if pixels is not None:
             turn = UPRIGHT_PIXELS.get(orientation)
@@ -153,7 +153,7 @@ class _Decompressor:
 def _as_stored(region: Region, size: tuple[int, int], orientation: Any) -> Region:
     """Return the place of a part of an upright image in the image as stored, which has `size`."""
     row, column, rows, columns = region
-    if is_sideways(orientation):
+    if orientation in SIDEWAYS:
         row, column, rows, columns = column, row, columns, rows
     if orientation in (3, 4, 6, 7):
         row = size[0] - row - rows

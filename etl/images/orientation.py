@@ -31,8 +31,8 @@ UPRIGHT_PIXELS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
     8: lambda pixels: pixels.swapaxes(0, 1)[::-1],
 }
-# Orientations from here on exchange width and height.
-FIRST_SIDEWAYS = 5
+# Orientations that exchange width and height.
+SIDEWAYS = range(5, 9)
 
 EXIF_HEADER = b"Exif\0\0"
 XMP_HEADER = b"http://ns.adobe.com/xap/1.0/\0"
@@ -65,8 +65,3 @@ def orientation_of_jpeg(encoded: NDArray[np.uint8]) -> Any:
     image = Image.Image()  # it has no pixels, and the metadata that Pillow would have read from the file
     image.info.update(found)
     return orientation_of_image(image)
-
-
-def is_sideways(orientation: Any) -> bool:
-    """Return True if turning the image upright exchanges its width and height."""
-    return orientation in UPRIGHT_PIXELS and orientation >= FIRST_SIDEWAYS

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from etl.images.jpeg import START_OF_SCAN, jpeg_segments
-from etl.images.orientation import UPRIGHT_IMAGE, is_sideways, orientation_of_image
+from etl.images.orientation import SIDEWAYS, UPRIGHT_IMAGE, orientation_of_image
 from etl.images.settings import pillow_settings, take_over
 from presave.parallel_write import WORKER_PREPARATIONS
 
@@ -76,7 +76,7 @@ def _open_image(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None) ->
         if opened.format in JPEG_FORMATS:
             check_scans(encoded, opened.width * opened.height)
             if at_least is not None:
-                height, width = at_least[::-1] if is_sideways(orientation_of_image(opened)) else at_least
+                height, width = at_least[::-1] if orientation_of_image(opened) in SIDEWAYS else at_least
                 opened.draft(None, (width, height))
         image = to_rgb(opened)
         # Only now: Pillow turns a TIFF file while it loads the pixels, and then reports no orientation any more.
@@ -124,11 +124,6 @@ def to_rgb(image: Image.Image) -> Image.Image:
     # Alpha is dropped, and Pillow would warn that it cannot be kept.
     image.info.pop("transparency", None)
     return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def to_pixels(image: Image.Image) -> NDArray[np.uint8]:
-    """Return the pixels of an RGB image: uint8 of shape `(height, width, 3)`, read-only."""
-    return np.asarray(image)
 
 
 def resize(features: np.ndarray | Image.Image, height: int, width: int) -> NDArray[np.uint8]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etl.images import pillow
-from etl.images.orientation import UPRIGHT_PIXELS, is_sideways, orientation_of_jpeg
+from etl.images.orientation import SIDEWAYS, UPRIGHT_PIXELS, orientation_of_jpeg
 
 JPEG_MAGIC = b"\xff\xd8\xff"
 # The colour spaces that libjpeg converts to RGB itself. Pillow reads the rest (CMYK), as for its own decoder.
@@ -30,17 +30,17 @@ def decode(encoded: NDArray[np.uint8], at_least: tuple[int, int] | None = None) 
     simplejpeg = import_simplejpeg()
     size = size_of_supported_jpeg(encoded)
     if size is None or (at_least is not None and min(size) < MIN_SCALED):
-        return pillow.to_pixels(pillow.open_image(encoded, at_least))
+        return np.asarray(pillow.open_image(encoded, at_least))
     orientation = orientation_of_jpeg(encoded)
     height, width = (
-        (0, 0) if at_least is None else _scaled(size, at_least[::-1] if is_sideways(orientation) else at_least)
+        (0, 0) if at_least is None else _scaled(size, at_least[::-1] if orientation in SIDEWAYS else at_least)
     )
     try:
         pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
             encoded, "RGB", min_height=height, min_width=width, min_factor=1
         )
     except ValueError:  # damaged: Pillow reads as much as it can, or says what is wrong
-        return pillow.to_pixels(pillow.open_image(encoded, at_least))
+        return np.asarray(pillow.open_image(encoded, at_least))
     turn = UPRIGHT_PIXELS.get(orientation)
     return pixels if turn is None else np.ascontiguousarray(turn(pixels))
 

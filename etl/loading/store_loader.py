@@ -123,7 +123,8 @@ class StoreRecords:
         self._has_tuples = list(unflatten(dict.fromkeys(self._fields))) != self._fields
         # Large rows of a memory map are read where they lie: a stage that crops them needs only a part.
         self._viewed = [name for name in self._fields if store.is_mapped and _is_large(store.fields[name])]
-        self._buffers = _Buffers()
+        # Arrays by field name, of each thread.
+        self._buffers = threading.local()
 
     def __len__(self) -> int:
         return len(self._store)
@@ -155,9 +156,10 @@ class StoreRecords:
         field = self._store.fields[name]
         if field.is_ragged:
             return None
-        if len(self._buffers.arrays.get(name, ())) < records:
-            self._buffers.arrays[name] = field.empty(records)
-        return self._buffers.arrays[name][:records]
+        arrays: dict[str, np.ndarray] = vars(self._buffers)
+        if len(arrays.get(name, ())) < records:
+            arrays[name] = field.empty(records)
+        return arrays[name][:records]
 
     def __reduce__(self) -> tuple[type[StoreRecords], tuple[presave.Store, list[str]]]:
         return StoreRecords, (self._store, self._fields)
@@ -165,10 +167,3 @@ class StoreRecords:
 
 def _is_large(field: presave.Field) -> bool:
     return not field.is_ragged and field.empty(1).nbytes > SMALL_ROW_NBYTES
-
-
-class _Buffers(threading.local):
-    """Arrays by field name, separate for each thread."""
-
-    def __init__(self) -> None:
-        self.arrays: dict[str, np.ndarray] = {}

@@ -21,9 +21,10 @@ from etl.sources.tar import Tar
 # Sources that only read files. A subclass may do more.
 FILE_SOURCES = (Cifar10, Csv, Idx, ImageFolder, Sequences, Tar)
 SEEDS = (1, 2)
+MAX_RECORDS = 16
 
 
-def is_random(source: RecordSequence, records: int = 16) -> str | None:
+def is_random(source: RecordSequence) -> str | None:
     """Return a sentence that names the first record which differs from one reading to the next; None if none does.
 
     Evenly spaced records are read twice, with different seeds of Python's, numpy's and torch's global generators. Their
@@ -31,7 +32,7 @@ def is_random(source: RecordSequence, records: int = 16) -> str | None:
     """
     if type(source) in FILE_SOURCES:
         return None
-    indices = np.unique(np.linspace(0, len(source) - 1, min(records, len(source))).astype(int)).tolist()
+    indices = evenly_spaced(source)
     with random_states_kept():
         first, second = (_read(source, indices, seed) for seed in SEEDS)
     for index in first.keys() & second.keys():
@@ -42,6 +43,12 @@ def is_random(source: RecordSequence, records: int = 16) -> str | None:
                 "presaving would freeze its random transforms"
             )
     return None
+
+
+def evenly_spaced(source: RecordSequence) -> list[int]:
+    """Return the indices of at most `MAX_RECORDS` records."""
+    indices: list[int] = np.linspace(0, len(source) - 1, min(MAX_RECORDS, len(source))).astype(int).tolist()
+    return indices
 
 
 @contextmanager

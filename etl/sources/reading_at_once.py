@@ -10,11 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from etl.sources.randomness import copied_arrays, first_difference, random_states_kept
+from etl.sources.randomness import copied_arrays, evenly_spaced, first_difference, random_states_kept
 from etl.sources.record import RecordSequence, source_name
 from presave.thread_safety import unopened
 
-MAX_RECORDS = 16
 # How long all threads read at once, and one alone if a record differed then, unless a record takes longer.
 SECONDS = 1.0
 # After this time, a record hangs: the epoch will name it.
@@ -58,7 +57,7 @@ class _Check:
         self.failure: BaseException | None = None
         self.is_over = False
         self._records = unopened(source)
-        self._indices = np.unique(np.linspace(0, len(source) - 1, MAX_RECORDS).astype(int)).tolist()
+        self._indices = evenly_spaced(source)
         self._threads = threads
         self._expected: dict[int, dict[str, np.ndarray]] = {}
         self._random_fields: set[str] = set()

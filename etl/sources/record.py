@@ -10,22 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from etl.arguments import printable
-from presave import Record, RecordSequence
+from presave import Record as Record
+from presave import RecordSequence as RecordSequence
 from presave.thread_safety import is_torch_subset
-
-__all__ = [
-    "Record",
-    "RecordError",
-    "RecordSequence",
-    "check_file",
-    "check_index",
-    "check_source",
-    "chosen_item",
-    "describe_record",
-    "pair_keys",
-    "record_error",
-    "source_name",
-]
 
 # Keys, in lower case, of features and of labels in mappings: the items of a data set, the batches of a loader.
 FEATURES_KEYS = frozenset(("features", "image", "images", "img", "pixel_values", "input", "inputs", "data", "x"))

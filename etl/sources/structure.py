@@ -53,9 +53,10 @@ class Structure:
         if groups is None:
             self._root: _Node = _find_node(item, "features", "item")
         else:
-            children: dict[Any, _Node] = {key: _LeftOut("") for key, _ in _parts(item)}
+            parts = _parts(item)
+            children: dict[Any, _Node] = {key: _LeftOut("") for key in parts}
             for key, group in groups.items():
-                value = dict(_parts(item))[key]
+                value = parts[key]
                 children[key] = _Leaf(group, group, 0) if isinstance(value, TEXT) else _find_node(value, group, group)
             self._root = _Container(_emptied(item), "item", describe(item), _kind(item), children)
         leaves = [node for node in _walk(self._root) if isinstance(node, _Leaf)]
@@ -127,7 +128,7 @@ class _LeftOut:
 
 @dataclass(frozen=True)
 class _Container:
-    """A container, by key, place or field; `_filled` makes one from `empty`."""
+    """A container, by key, place or field; `_filled` makes one from `empty`, a copy or its class."""
 
     empty: Any
     path: str
@@ -141,7 +142,7 @@ class _Container:
 
     def collect(self, value: Any, values: Mapping[str, list[np.ndarray]]) -> None:
         kind = _kind(value)
-        parts = dict(_parts(value)) if kind is object else value
+        parts = _parts(value) if kind is object else value
         is_alike = kind is self.kind and (kind is Mapping or len(parts) == len(self.children))
         for key, child in self._needed:
             if not is_alike or (kind is not Sequence and key not in parts):
@@ -164,7 +165,7 @@ def _find_node(value: Any, group: str, path: str) -> _Node:
         return _Leaf(group, path, depth)
     if type(value) in (list, tuple) and not value:  # of numbers: those of other items may be longer
         return _Leaf(group, path, 1)
-    children = {key: _find_node(part, group, _path(path, value, key)) for key, part in _parts(value)}
+    children = {key: _find_node(part, group, _path(path, value, key)) for key, part in _parts(value).items()}
     return _Container(_emptied(value), path, describe(value), _kind(value), children)
 
 
@@ -190,15 +191,13 @@ def _is_record_class(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _parts(value: Any) -> list[tuple[Any, Any]]:
-    """Return the keys, places or fields of a container, with their values; none for anything else."""
-    if isinstance(value, Mapping):
-        return [(key, value[key]) for key in value]
-    if isinstance(value, Sequence):
-        return list(enumerate(value))
-    if _is_record_class(value):
-        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return []
+def _parts(container: Any) -> dict[Any, Any]:
+    """Return the values of a container by key, place or field."""
+    if isinstance(container, Mapping):
+        return {key: container[key] for key in container}
+    if isinstance(container, Sequence):
+        return dict(enumerate(container))
+    return {field.name: getattr(container, field.name) for field in dataclasses.fields(container)}
 
 
 def _numbers(value: Any) -> tuple[type, tuple[int, ...]] | None:
@@ -225,29 +224,22 @@ def _unbind(tensor: Any, depth: int) -> Any:
 # item's, since it may have further attributes. A tuple becomes a list, and so does what cannot be copied or made.
 
 
-@dataclass(frozen=True)
-class _Class:
-    """The class of an immutable container, which is made of its values."""
-
-    made: type
-
-
 def _emptied(value: Any) -> Any:
     """Return a copy of the container `value` with None in every place; its class if it is immutable."""
-    keys = [key for key, _ in _parts(value)]
     is_mutable = isinstance(value, (MutableMapping, MutableSequence)) or _is_record_class(value)
     if not is_mutable:
-        return _Class(type(value))
+        return type(value)
+    nothing = dict.fromkeys(_parts(value))
     try:
-        return _filled(value, dict.fromkeys(keys))
+        return _filled(value, nothing)
     except TypeError:
-        return {} if isinstance(value, Mapping) else [None] * len(keys)
+        return {} if isinstance(value, Mapping) else list(nothing.values())
 
 
 def _filled(empty: Any, values: Mapping[Any, Any]) -> Any:
     """Return a container like `empty` with `values` by key, place or field."""
-    if isinstance(empty, _Class):
-        return _made(empty.made, values)
+    if isinstance(empty, type):
+        return _made(empty, values)
     filled = copy.copy(empty)
     if isinstance(filled, MutableMapping):
         filled.update(values)
@@ -277,7 +269,7 @@ def _as_array(path: str, value: Any) -> np.ndarray:
 
         return as_array(value)
     if isinstance(value, Image.Image):
-        return pillow.to_pixels(pillow.to_rgb(value)) if path == "features" else np.asarray(value)
+        return np.asarray(pillow.to_rgb(value) if path == "features" else value)
     array = np.asarray(value)
     if array is not value and is_masked(value):
         raise ValueError(f"its {path} have {MASKED}")

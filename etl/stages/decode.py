@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from etl.images import jpeg_crop, pillow, turbo
 from etl.stages.random_resized_crop import DecodedCrop, RandomResizedCrop
@@ -67,8 +66,7 @@ class Decode:
         return 2 if self.decoder == "turbo" and self.at_least is not None else 1
 
     def __call__(self, record: Record) -> Record:
-        opened = self.open(record["features"])
-        return {**record, "features": pillow.to_pixels(opened) if isinstance(opened, Image.Image) else opened}
+        return {**record, "features": np.asarray(self.open(record["features"]))}
 
     def open(self, encoded: NDArray[np.uint8]) -> Any:
         """Return the image in the decoder's own form: an array, or a Pillow image."""

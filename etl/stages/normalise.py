@@ -61,7 +61,7 @@ class Normalise:
 
     def write_into(self, features: np.ndarray, out: np.ndarray) -> None:
         """Normalise `features` into `out`, float32 of the same shape, without a temporary."""
-        if features.shape[0] != len(self.mean) or features.ndim != 3:
+        if features.ndim != 3 or features.shape[0] != len(self.mean):
             raise ValueError(f"features have shape {features.shape}, not ({len(self.mean)}, height, width)")
         check_shape("features", features.shape, out)
         if features.dtype == np.uint8 and len(features) == CHANNELS and out.flags.c_contiguous:

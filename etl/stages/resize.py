@@ -63,7 +63,7 @@ class Resize:
     def _resize(self, features: Any, out: np.ndarray | None) -> np.ndarray:
         if isinstance(features, Image.Image):
             is_done = features.size == (self.width, self.height)
-            return pillow.to_pixels(features) if is_done else pillow.resize(features, self.height, self.width)
+            return np.asarray(features) if is_done else pillow.resize(features, self.height, self.width)
         if features.shape[:2] == (self.height, self.width):
             pixels: NDArray[np.uint8] = features
             return pixels

@@ -66,7 +66,7 @@ def given_torch_settings(loader: Any) -> dict[str, Value]:
 
 
 def apply_torch_settings(loader: Any, settings: Mapping[str, Value]) -> Any:
-    """Return `loader` with these settings, by the names of `TORCH_SETTINGS`, before its first epoch.
+    """Return `loader`, a DataLoader, with these settings, by the names of `TORCH_SETTINGS`, before its first epoch.
 
     All else stays as it is. As torch demands, without workers nothing is prefetched, no worker is kept, and there is no
     timeout. Raises `ValueError` if a setting is unknown or has an impossible value, or the loader cannot be changed any
@@ -107,13 +107,10 @@ def kept_sharing_strategy() -> Iterator[None]:
 
 def _check(loader: Any, settings: Mapping[str, Value]) -> None:
     """Raise `ValueError` if `settings` cannot be applied to `loader`."""
-    kind = type(loader).__name__
-    if not is_torch_loader(loader):
-        raise ValueError(f"the setting {next(iter(settings))!r} is one of torch's DataLoader, and this is a {kind}")
     if _has_started(loader):
         raise ValueError(
-            f"the setting {next(iter(settings))!r} comes too late: {kind} starts its workers when it is made; give the "
-            "function a parameter of that name"
+            f"the setting {next(iter(settings))!r} comes too late: {type(loader).__name__} starts its workers when it "
+            "is made; give the function a parameter of that name"
         )
     present = given_torch_settings(loader)
     strategies = sys.modules["torch"].multiprocessing.get_all_sharing_strategies()

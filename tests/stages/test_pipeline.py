@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -201,9 +202,10 @@ def test_wrong_statistics_are_refused(mean: tuple[float, ...], std: tuple[float,
         Normalise(mean, std)
 
 
-def test_normalise_says_which_shape_it_wants() -> None:
-    with pytest.raises(ValueError, match=r"features have shape \(1, 4, 4\), not \(3, height, width\)"):
-        Normalise()({"features": np.zeros((1, 4, 4), np.uint8)})
+@pytest.mark.parametrize("shape", [(1, 4, 4), (3, 4), ()])
+def test_normalise_says_which_shape_it_wants(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"features have shape {re.escape(str(shape))}, not \(3, height, width\)"):
+        Normalise()({"features": np.zeros(shape, np.uint8)})
 
 
 def test_no_stage_changes_its_record() -> None:

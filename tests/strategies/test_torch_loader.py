@@ -282,8 +282,6 @@ def test_a_stream_gets_workers_only_if_they_divide_it(loader: DataLoader[Any], w
 def test_other_loaders_have_no_settings(loader: Any) -> None:
     assert not is_torch_loader(loader)
     assert torch_settings(loader, 2) == given_torch_settings(loader) == {}
-    with pytest.raises(ValueError, match="'num_workers' is one of torch's DataLoader, and this is a"):
-        apply_torch_settings(loader, {"num_workers": 1})
 
 
 def test_a_loader_that_has_started_its_workers_cannot_be_changed() -> None:
