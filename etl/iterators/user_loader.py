@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from etl.arguments import describe, whole_number
-from etl.iterators.iterator import BatchIterator, close_epoch
+from etl.iterators.iterator import BatchIterator, call_optional, close_epoch
 from etl.loading.batch_plan import State
 from etl.loading.sampler import Uneven
 from etl.stages.dtypes import DTYPES
@@ -173,9 +173,7 @@ class UserLoaderIterator(BatchIterator):
 
     def close(self) -> None:
         self._closed = True
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
+        call_optional(self._batches, "close")
 
     def _part(self) -> tuple[int, int]:
         """Return the rank and the number of ranks of a sampler or data set that tells them, such as a
