@@ -52,20 +52,9 @@ class Classes(JsonValues):
 
 
 class ModelCompute(ABC):
-    """A model on its device, which computes on one batch after the other.
+    """A `Compute` with a model on its device.
 
     On a CPU, a step is done when it returns. On a device, it is still in flight then, unless `waits` is set.
-
-    Attributes
-    ----------
-    step : callable
-        The function that the clock calls with each batch.
-    device : str
-        Device of compute.
-    no_op : callable
-        A step that does nothing.
-    weights : str
-        Digest of the initial weights.
     """
 
     def __init__(self, model: torch.nn.Module, backend: Backend, dtype: str, waits: bool) -> None:
@@ -174,10 +163,7 @@ def _make_event() -> torch.cuda.Event:
 def make_model_compute(work: Work, batch: Any) -> ModelCompute:
     """Return the compute with the model of `work`, for batches like `batch`.
 
-    Raises
-    ------
-    ValueError
-        If there are no labels to train on, or the model cannot be made.
+    Raises `ValueError` if there are no labels to train on, or the model cannot be made.
     """
     settings = work.settings
     # As numpy arrays. Only their shapes and dtypes matter.
@@ -221,13 +207,7 @@ def _backend_of(settings: Settings, rank: Rank) -> Backend:
 
 
 def model_for(work: Work, batch: Batch) -> torch.nn.Module:
-    """Return the model of `work`, for batches like `batch`.
-
-    Raises
-    ------
-    ValueError
-        If there are no labels to train on, or the model cannot be made.
-    """
+    """Return the model of `work`, for batches like `batch`. Raises `ValueError` as `make_model_compute`."""
     settings = work.settings
     labels = first_array(batch.labels)
     if labels is None and settings.compute == TRAINING:
