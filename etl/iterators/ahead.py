@@ -62,10 +62,7 @@ class AheadIterator(BatchIterator):
     @property
     def user_loader(self) -> UserLoaderIterator | None:
         """The loader of another library whose batches it yields; None if they are those of an iterator."""
-        if isinstance(self._iterator, UserLoaderIterator):
-            return self._iterator
-        found: UserLoaderIterator | None = getattr(self._iterator, "user_loader", None)
-        return found
+        return getattr(self._iterator, "user_loader", None)
 
     @property
     def order_settings(self) -> State:

@@ -93,6 +93,11 @@ class UserLoaderIterator(BatchIterator):
         return self._part()[1]
 
     @property
+    def user_loader(self) -> UserLoaderIterator:
+        """The loader whose batches it yields, as in an iterator that loads them ahead: itself."""
+        return self
+
+    @property
     def undivided(self) -> str | None:
         """The records that any rank gets, and how to divide them, if these are certainly all; otherwise None."""
         data, own = sys.modules.get("torch.utils.data"), sys.modules.get("etl.iterators.torch_dataset")
