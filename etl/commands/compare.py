@@ -23,7 +23,7 @@ from etl.commands.comparison_arguments import (
     size_in_bytes,
 )
 from etl.commands.comparison_progress import showing_progress
-from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
+from etl.commands.config_argument import add_config_argument, fill, fill_from
 from etl.commands.output import add_page_arguments, deliver, output_path, save_json, save_page, show_error
 from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.compare import run_comparison
@@ -144,17 +144,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare, show the report, and write the files that were requested."""
-    configuration = read_configuration(arguments)
-    if configuration is not None:
-        _take(configuration, arguments)
-    fill(arguments, {"strategies": strategies.default_names(), **DEFAULTS})
+    configuration = None if arguments.config is None else Configuration.read(arguments.config)
     given: dict[str, Any] = {}
     if configuration is not None:
+        _take(configuration, arguments)
         given = {
             "table_options": dict(configuration.table_options),
             "configured": {CONFIGURED: _compared_settings(configuration)},
             "seed": configuration.seed,
         }
+    fill(arguments, {"strategies": strategies.default_names(), **DEFAULTS})
     settings = settings_of(
         arguments,
         budget_seconds=arguments.budget,

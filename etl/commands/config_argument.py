@@ -38,11 +38,6 @@ class _Config(argparse.Action):
             each.required = False
 
 
-def read_configuration(arguments: argparse.Namespace) -> Configuration | None:
-    """Return the configuration of `--config`, or None; see `Configuration.read`."""
-    return None if arguments.config is None else Configuration.read(arguments.config)
-
-
 def fill(arguments: argparse.Namespace, values: Mapping[str, Any]) -> None:
     """Give arguments that were left out, and so are None, their values of `values`."""
     for name, value in values.items():

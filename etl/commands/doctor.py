@@ -115,6 +115,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
     """Train on the source, and return the examination and further reports: stages, and on request pauses and heap."""
     from etl.commands.comparison_arguments import settings_of
     from etl.comparison.request.candidates import Candidate
+    from etl.comparison.request.model_compute import loss_for, model_for
     from etl.comparison.run.workload import Workload
     from etl.doctor import examine
     from etl.doctor.examination import backend_or_cpu
@@ -124,7 +125,6 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
     from etl.doctor.stage_times import time_stages
     from etl.doctor.steps import time_steps
     from etl.runtime.resources import available_cpus
-    from etl.training.model_compute import loss_for, model_for
 
     settings = settings_of(arguments, strategies=(arguments.strategy,), sync_every_step=True)
     workload = Workload(settings, folder, available_cpus())

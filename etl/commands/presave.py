@@ -14,7 +14,7 @@ from typing import Any
 import joblib
 
 import presave
-from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
+from etl.commands.config_argument import add_config_argument, fill, fill_from
 from etl.commands.inspect import describe_store, show_store
 from etl.commands.output import deliver, output_path, progress_bar, save_json, show_facts
 from etl.commands.source_arguments import SOURCES, add_source_arguments, parse_source, source_options
@@ -145,7 +145,7 @@ def _take_configuration(arguments: argparse.Namespace) -> Configuration | None:
 
     Raises `ValueError` if an argument contradicts the configuration.
     """
-    configuration = read_configuration(arguments)
+    configuration = None if arguments.config is None else Configuration.read(arguments.config)
     if configuration is not None:
         if arguments.store is None and arguments.source is not None:  # the only one, which is STORE
             arguments.source, arguments.store = None, Path(arguments.source)
@@ -212,7 +212,9 @@ def _cluster(address: str, profile: Path | None) -> Iterator[None]:
     finally:
         try:
             if profile is not None and client.status == "running":
-                _save_profile(client, started, profile)
+                # Of each worker a tree: a call has a `description`, `count` samples, and the `children` it made.
+                trees = client.profile(start=started, merge_workers=False)
+                save_json(profile, {"seconds": time.time() - started, "workers": trees})
         finally:
             client.close()
 
@@ -237,10 +239,3 @@ def _connect(address: str) -> Any:
         client.close()
         raise OSError(f"--scheduler {address} has no workers; start some with `dask worker {address}`") from error
     return client
-
-
-def _save_profile(client: Any, started: float, path: Path) -> None:
-    """Save a tree of calls for each worker; a call has a `description`, `count` samples, and the `children` it made."""
-    trees = client.profile(start=started, merge_workers=False)
-    content = {"seconds": time.time() - started, "workers": trees}
-    save_json(path, content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from etl.iterators.iterator import BatchIterator, refuse_next
+from etl.iterators.iterator import BatchIterator, call_optional, refuse_next
 from etl.iterators.user_loader import UserLoaderIterator, as_iterator
 from etl.loading.batch_plan import State
 from etl.loading.sampler import Uneven
@@ -62,10 +62,7 @@ class AheadIterator(BatchIterator):
     @property
     def user_loader(self) -> UserLoaderIterator | None:
         """The loader of another library whose batches it yields; None if they are those of an iterator."""
-        if isinstance(self._iterator, UserLoaderIterator):
-            return self._iterator
-        found: UserLoaderIterator | None = getattr(self._iterator, "user_loader", None)
-        return found
+        return getattr(self._iterator, "user_loader", None)
 
     @property
     def order_settings(self) -> State:
@@ -89,16 +86,12 @@ class AheadIterator(BatchIterator):
     def settle(self) -> None:
         """Make `epoch` that of the next loop; see `IndexedIterator.settle`. It may have been chosen below, too."""
         if not self._has_read_ahead or self.was_reset:
-            settle = getattr(self._iterator, "settle", None)  # an iterator of etl
-            if settle is not None:
-                settle()
+            call_optional(self._iterator, "settle")
             self._align()
 
     def forget_skipped(self) -> None:
         """Count none of the records that the epoch has skipped, see `IndexedIterator.forget_skipped`."""
-        forget = getattr(self._iterator, "forget_skipped", None)  # an iterator of etl
-        if forget is not None:
-            forget()
+        call_optional(self._iterator, "forget_skipped")
 
     def state_dict(self) -> State:
         return self._iterator.state_dict() if self._state is None else self._state

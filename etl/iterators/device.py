@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.iterators import BatchIterator
 from etl.iterators.ahead import AheadIterator
-from etl.iterators.iterator import close_epoch
+from etl.iterators.iterator import call_optional, close_epoch
 from etl.loading.batch import Batch, as_batch
 from etl.loading.batch_plan import ENDED, State
 from etl.loading.sampler import Uneven
@@ -70,9 +70,8 @@ class DeviceIterator(AheadIterator):
         self._backend = find_backend(backend) if isinstance(backend, str) else backend
         self._finish = [_on_device(stage) for stage in (finish.stages if finish is not None else ())]
         self._running: object | None = None
-        allocate_with = getattr(iterator, "allocate_with", None)
-        if allocate_with is not None and self._backend.device.type != "cpu":
-            allocate_with(self._backend.allocate)
+        if self._backend.device.type != "cpu":
+            call_optional(iterator, "allocate_with", self._backend.allocate)
 
     def __iter__(self) -> Iterator[Batch]:
         self._rewind()

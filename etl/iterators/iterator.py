@@ -142,6 +142,12 @@ def close_epoch(epoch: Iterator[Any], iterator: Any) -> None:
     Otherwise it would go on loading as long as anything refers to it, such as the traceback of an error. An iterator
     that returns itself from `iter` stays open for the next epoch.
     """
-    close = getattr(epoch, "close", None)
-    if close is not None and epoch is not iterator:
-        close()
+    if epoch is not iterator:
+        call_optional(epoch, "close")
+
+
+def call_optional(thing: object, method: str, *arguments: Any) -> None:
+    """Call a method that `thing` may have: a user's iterator, loader or listener needs few of those of etl."""
+    function = getattr(thing, method, None)
+    if function is not None:
+        function(*arguments)

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from etl.arguments import describe, whole_number
-from etl.iterators.iterator import BatchIterator, close_epoch
+from etl.iterators.iterator import BatchIterator, call_optional, close_epoch
 from etl.loading.batch_plan import State
 from etl.loading.sampler import Uneven
 from etl.stages.dtypes import DTYPES
@@ -93,6 +93,11 @@ class UserLoaderIterator(BatchIterator):
         return self._part()[1]
 
     @property
+    def user_loader(self) -> UserLoaderIterator:
+        """The loader whose batches it yields, as in an iterator that loads them ahead: itself."""
+        return self
+
+    @property
     def undivided(self) -> str | None:
         """The records that any rank gets, and how to divide them, if these are certainly all; otherwise None."""
         data, own = sys.modules.get("torch.utils.data"), sys.modules.get("etl.iterators.torch_dataset")
@@ -173,9 +178,7 @@ class UserLoaderIterator(BatchIterator):
 
     def close(self) -> None:
         self._closed = True
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
+        call_optional(self._batches, "close")
 
     def _part(self) -> tuple[int, int]:
         """Return the rank and the number of ranks of a sampler or data set that tells them, such as a

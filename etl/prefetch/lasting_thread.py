@@ -12,7 +12,7 @@ from typing import Any
 
 from presave import interrupts
 
-LOADING, IDLE = "etl-prefetch", "etl-idle"
+IDLE = "etl-idle"
 
 
 class LastingThread:
@@ -38,7 +38,7 @@ class LastingThread:
             return False
         return self._last is None or self._last.wait(interrupts.PATIENCE_SECONDS)
 
-    def call(self, target: Callable[..., object], args: tuple[Any, ...] = (), *, name: str = LOADING) -> Call:
+    def call(self, target: Callable[..., object], args: tuple[Any, ...] = (), *, name: str) -> Call:
         """Return a call to start; the arguments are those of `interrupts.Worker`."""
         return Call(self, target, args, name)
 

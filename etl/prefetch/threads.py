@@ -24,7 +24,7 @@ class ThreadPrefetcher(Prefetcher):
         cursor: Cursor,
         name_error: ErrorNamer,
         threads: int,
-        make_thread: Callable[..., interrupts.AnyWorker] = interrupts.Worker,
+        make_thread: Callable[..., interrupts.AnyWorker],
     ) -> None:
         super().__init__(plans, prefetch_size, cursor, name_error)
         self._cursors = [ThreadCursor() for _ in range(threads)]

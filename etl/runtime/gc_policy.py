@@ -8,7 +8,6 @@ import sysconfig
 import threading
 import time
 from contextlib import ExitStack
-from typing import ClassVar
 
 from etl.runtime.audit import Audit
 from etl.runtime.boundaries import at_batch_boundaries
@@ -51,9 +50,6 @@ class GcPolicy(Policy):
     'automatic collection on, thresholds ..., ... objects frozen'
     """
 
-    # The policies in force in this process, the innermost last.
-    in_force: ClassVar[list[GcPolicy]] = []
-
     def __init__(self, policy: str = "default") -> None:
         self.policy = policy
         self._kind, _, argument = policy.partition(":")
@@ -87,8 +83,6 @@ class GcPolicy(Policy):
             "window": self._begin_window,
             "thresholds": self._set_thresholds,
         }[self._kind](stack)
-        self.in_force.append(self)
-        stack.callback(self.in_force.remove, self)
 
     def audit(self) -> Audit:
         """Report what is in force and what it does; raise `RuntimeError` outside of the `with` block.

@@ -62,8 +62,6 @@ class HeapPolicy(Policy):
     afresh under any policy. `audit` then reports the policy as inert.
     """
 
-    # The policies in force in this process, the innermost last.
-    in_force: ClassVar[list[HeapPolicy]] = []
     # Number of retaining policies in force: the allocator is shared by the whole process.
     _retaining: ClassVar[int] = 0
 
@@ -85,8 +83,6 @@ class HeapPolicy(Policy):
             self._limit(stack)
         elif self._kind != "default":
             self._retain(stack)
-        self.in_force.append(self)
-        stack.callback(self.in_force.remove, self)
 
     def audit(self) -> Audit:
         """Report what is in force and what it does; raise `RuntimeError` outside of the `with` block.

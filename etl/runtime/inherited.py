@@ -8,6 +8,7 @@ from typing import Any
 
 from etl.runtime.gc_policy import GcPolicy
 from etl.runtime.heap_policy import HeapPolicy
+from etl.runtime.policy import policies_in_force
 
 # A policy as a worker process gets it: the name of its class, and its text.
 Inherited = tuple[str, str]
@@ -19,8 +20,8 @@ def inherited_policies() -> list[Inherited]:
 
     What is preallocated here is only retained there: each worker would otherwise occupy as much again.
     """
-    collector = [("GcPolicy", each.policy) for each in GcPolicy.in_force]
-    heap = [each.policy for each in HeapPolicy.in_force]
+    collector = [("GcPolicy", each.policy) for each in policies_in_force(GcPolicy)]
+    heap = [each.policy for each in policies_in_force(HeapPolicy)]
     return [*collector, *(("HeapPolicy", "retain" if each.startswith("preallocate") else each) for each in heap)]
 
 

@@ -74,7 +74,8 @@ def affinity_of(count: int) -> list[int]:
 def cgroup_quota() -> float | None:
     """Return the CPUs that the control groups around this process allow; None if none of them sets a limit."""
     groups_2, groups_1 = _groups("cpu")
-    quotas = [*map(_quota_2, groups_2), *map(_quota_1, groups_1)]
+    quotas = [_quota(each / "cpu.max") for each in groups_2]
+    quotas += [_quota(each / "cpu.cfs_quota_us", each / "cpu.cfs_period_us") for each in groups_1]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
@@ -156,18 +157,10 @@ def _own_limits() -> list[tuple[int, int]]:
     return [(limit, getattr(used, name)) for name, limit in soft.items() if limit != resource.RLIM_INFINITY]
 
 
-def _quota_2(group: Path) -> float | None:
+def _quota(*files: Path) -> float | None:
+    """Return the CPUs that a control group allows, by its files with quota and period; None without a limit."""
     try:
-        quota, period = (group / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_1(group: Path) -> float | None:
-    try:
-        quota = int((group / "cpu.cfs_quota_us").read_text())
-        period = int((group / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
+        quota, period = (int(number) for file in files for number in file.read_text().split())
+    except (OSError, ValueError):  # "max" is no limit
         return None
     return None if quota < 0 else quota / period

@@ -11,7 +11,7 @@ from typing import Any
 
 from etl.arguments import whole_number
 from etl.runtime.audit import Audit
-from etl.runtime.policy import Policy
+from etl.runtime.policy import Policy, policies_in_force
 from etl.runtime.resources import available_cpus, rank_cores, rank_cpus
 
 # The audit multiplies square matrices of this side for this time, and measures how many CPUs that takes.
@@ -22,9 +22,6 @@ CPUS_TOLERANCE = 0.5
 # Names in `pool_threads` of the pools that threadpoolctl does not find.
 TORCH, OPENCV = "torch", "opencv"
 
-# The policies in force in this process, the innermost last.
-_in_force: list[ThreadPolicy] = []
-
 
 def default_loader_threads() -> int:
     """Return the number of loader threads if the user gives none.
@@ -32,9 +29,10 @@ def default_loader_threads() -> int:
     It is the `loaders` of the policy in force. If there is no policy, or it does not say, it is the number of CPUs that
     this process may use, or its share of them as a rank, less the compute threads of the policy, and at least 1.
     """
-    if not _in_force:
+    policies = policies_in_force(ThreadPolicy)
+    if not policies:
         return rank_cpus()
-    return _in_force[-1].loaders or max(1, rank_cpus() - _in_force[-1].compute)
+    return policies[-1].loaders or max(1, rank_cpus() - policies[-1].compute)
 
 
 class ThreadPolicy(Policy):
@@ -90,8 +88,6 @@ class ThreadPolicy(Policy):
             stack.callback(cv2.setNumThreads, cv2.getNumThreads())
             cv2.setNumThreads(min(self.compute, cv2.getNumThreads()))
         self._set = set(pool_threads()) - {OPENCV}
-        _in_force.append(self)
-        stack.callback(_in_force.remove, self)
 
     def audit(self) -> Audit:
         """Report the threads of every pool and the CPUs that a matrix product takes, in a tenth of a second.

@@ -42,12 +42,10 @@ class Simulated(SimulatedDevice):
 
     @property
     def step(self) -> Step:
-        """The function that the clock calls with each batch."""
         return self
 
     @property
     def no_op(self) -> Step:
-        """A step that does nothing."""
         return SimulatedDevice(0.0)
 
 

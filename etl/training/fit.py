@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.arguments import describe, whole_number
 from etl.iterators import BatchIterator
-from etl.iterators.iterator import close_epoch
+from etl.iterators.iterator import call_optional, close_epoch
 from etl.iterators.user_loader import as_iterator, is_exhausted_by_iterating
 from etl.loading.batch import Batch, as_batch
 from etl.measuring.structure import count_batches
@@ -328,7 +328,7 @@ class _Loop:
         with ExitStack() as started_listeners:
             try:
                 for listener in self._listeners:
-                    _call(listener, "training_started", training)
+                    call_optional(listener, "training_started", training)
                 for listener in self._listeners:
                     listener.fit_started()
                     started_listeners.callback(listener.fit_ended)
@@ -394,7 +394,7 @@ class _Loop:
             self.epochs += 1
             training.epochs_done += 1
             for listener in self._listeners:
-                _call(listener, "epoch_done", epoch)
+                call_optional(listener, "epoch_done", epoch)
 
     def _is_at_end(self, epoch: int) -> bool:
         position = self._training.position
@@ -425,13 +425,6 @@ class _Loop:
         self.own.repeated += 0 if batch.repeated is None else int(batch.repeated.sum())
         self.own.etl_seconds += iteration.etl_seconds
         self.own.compute_seconds += iteration.compute_seconds
-
-
-def _call(listener: Listener, method: str, *arguments: Any) -> None:
-    """Call a method that a listener may have."""
-    function = getattr(listener, method, None)
-    if function is not None:
-        function(*arguments)
 
 
 def _policies(

@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etl.iterators import BatchIterator
-from etl.iterators.user_loader import UserLoaderIterator
 from etl.sources.identity import digest_difference
 from etl.training.backends import Backend, choose_device, import_torch
 from etl.training.backends import backend as find_backend
@@ -140,8 +139,7 @@ class Ranks:
             raise ValueError(f"batches are the part of rank {rank} of {world_size}, but this is {self}")
         if world_size != 1:
             return iterator
-        ahead_of = getattr(iterator, "user_loader", None)
-        user_loader = iterator if isinstance(iterator, UserLoaderIterator) else ahead_of
+        user_loader = getattr(iterator, "user_loader", None)
         if user_loader is not None:
             if user_loader.undivided is not None:
                 raise ValueError(f"each of {self.world_size} ranks would train on {user_loader.undivided}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from etl.iterators import BatchIterator
+from etl.iterators.iterator import call_optional
 from etl.training.backends import Backend
 from etl.training.progress import RankProgress, own_progress
 from etl.training.ranks import Ranks, record_failure
@@ -76,9 +77,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.model = unwrapped(self.model)
-        settle = getattr(self.iterator, "settle", None)  # an iterator of etl
-        if settle is not None:
-            settle()
+        call_optional(self.iterator, "settle")
         self.first_epoch = self.iterator.epoch
         self.progress = own_progress(self.ranks.rank)
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import etl
+from etl.comparison.request.model_compute import Classes, Inference, Training, classes_of, make_model
 from etl.comparison.request.settings import Settings
 from etl.comparison.request.subset import Subset
 from etl.comparison.run.workload import Workload
 from etl.comparison.worker.make_compute import Simulated, make_compute
 from etl.sources import Record
 from etl.training.compute import default_model
-from etl.training.model_compute import Classes, Inference, Training, classes_of, make_model
 from tests.comparison_workloads import COLUMNS, make_workload
 
 SHAPE, OUTPUTS = (3,), 2

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # another Python has what `user_loader` imports, no more
     from etl.measuring.ranks import Rank
     from etl.strategies.task import Task
 
-MODEL_MODULES = ("torch", "etl.training.model_compute")
+MODEL_MODULES = ("torch", "etl.comparison.request.model_compute")
 # torch.optim imports it for a second, when the first optimizer is made; so does the averaging of gradients.
 DYNAMO = "torch._dynamo"
 
@@ -42,7 +42,7 @@ def make_compute(work: Work, batch: Any) -> Compute:
     compute = make_plain_compute(work.settings, work.rank, work.task)
     if compute is not None:
         return compute
-    from etl.training.model_compute import make_model_compute
+    from etl.comparison.request.model_compute import make_model_compute
 
     return make_model_compute(work, batch)
 

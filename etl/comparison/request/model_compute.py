@@ -1,4 +1,4 @@
-"""Compute with a model, in training or inference: equal work gives equal bits. Imports torch."""
+"""Compute of a comparison with a model, in training or inference: equal work gives equal bits. Imports torch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,8 @@ import xxhash
 from torch.utils._pytree import tree_flatten
 
 from etl import models
+from etl.comparison.request.settings import Settings
+from etl.comparison.request.work import Work
 from etl.functions import find_function
 from etl.loading.batch import Batch, as_batch
 from etl.measuring.clock import Step
@@ -41,65 +42,6 @@ MAX_CLASSES = 2**16
 OTHER_COMPUTE = "give a training step of your own with --step, or --compute inference or --compute simulated:20ms"
 
 
-class ModelSettings(Protocol):
-    """Settings that choose a model, and what it does."""
-
-    @property
-    def title(self) -> str:
-        """Name of the source in messages."""
-
-    @property
-    def compute(self) -> str:
-        """Either "training" or "inference"."""
-
-    @property
-    def model(self) -> str | None:
-        """Built-in model or "package.module:function"; None for the default one."""
-
-    @property
-    def dtype(self) -> str:
-        """Dtype of the weights."""
-
-    @property
-    def backend(self) -> str:
-        """Device of compute."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of the initial weights."""
-
-    @property
-    def waits_for_steps(self) -> bool:
-        """True if every step is waited for."""
-
-
-class ModelWork(Protocol):
-    """Work of a model: its settings, and the records that it computes on.
-
-    Attributes
-    ----------
-    source, records : sequence of records
-        The source, and those of its records that are selected.
-    rank : Rank
-        The rank that computes.
-    folder : Path
-        Folder for what all processes of this work know.
-    """
-
-    source: Any
-    records: Any
-    rank: Rank
-    folder: Path
-
-    @property
-    def settings(self) -> ModelSettings:
-        """The settings."""
-
-    @property
-    def step_records(self) -> int:
-        """Records that all ranks together take in a step."""
-
-
 @dataclass(frozen=True)
 class Classes(JsonValues):
     """The classes that the labels of a source name."""
@@ -110,20 +52,9 @@ class Classes(JsonValues):
 
 
 class ModelCompute(ABC):
-    """A model on its device, which computes on one batch after the other.
+    """A `Compute` with a model on its device.
 
     On a CPU, a step is done when it returns. On a device, it is still in flight then, unless `waits` is set.
-
-    Attributes
-    ----------
-    step : callable
-        The function that the clock calls with each batch.
-    device : str
-        Device of compute.
-    no_op : callable
-        A step that does nothing.
-    weights : str
-        Digest of the initial weights.
     """
 
     def __init__(self, model: torch.nn.Module, backend: Backend, dtype: str, waits: bool) -> None:
@@ -229,13 +160,10 @@ def _make_event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
 
 
-def make_model_compute(work: ModelWork, batch: Any) -> ModelCompute:
+def make_model_compute(work: Work, batch: Any) -> ModelCompute:
     """Return the compute with the model of `work`, for batches like `batch`.
 
-    Raises
-    ------
-    ValueError
-        If there are no labels to train on, or the model cannot be made.
+    Raises `ValueError` if there are no labels to train on, or the model cannot be made.
     """
     settings = work.settings
     # As numpy arrays. Only their shapes and dtypes matter.
@@ -265,7 +193,7 @@ def _check_one_record(model: torch.nn.Module, batch: Batch) -> None:
     model.load_state_dict(state)
 
 
-def _backend_of(settings: ModelSettings, rank: Rank) -> Backend:
+def _backend_of(settings: Settings, rank: Rank) -> Backend:
     """Return the device of `rank`: each rank of several has its own."""
     if rank.world_size == 1 or choose_device(settings.backend)[0] == "cpu":
         return find_backend(settings.backend)
@@ -278,14 +206,8 @@ def _backend_of(settings: ModelSettings, rank: Rank) -> Backend:
     return find_backend(f"cuda:{rank.number}")
 
 
-def model_for(work: ModelWork, batch: Batch) -> torch.nn.Module:
-    """Return the model of `work`, for batches like `batch`.
-
-    Raises
-    ------
-    ValueError
-        If there are no labels to train on, or the model cannot be made.
-    """
+def model_for(work: Work, batch: Batch) -> torch.nn.Module:
+    """Return the model of `work`, for batches like `batch`. Raises `ValueError` as `make_model_compute`."""
     settings = work.settings
     labels = first_array(batch.labels)
     if labels is None and settings.compute == TRAINING:
@@ -296,7 +218,7 @@ def model_for(work: ModelWork, batch: Batch) -> torch.nn.Module:
     return make_model(settings, first_array(batch.features).shape[1:], classes_of(work, labels).count)
 
 
-def make_model(settings: ModelSettings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
+def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
     """Return the model that `settings` names, with the initial weights of its seed.
 
     The name is that of a built-in model, or "package.module:function". Such a function is called with `input_shape` and
@@ -328,13 +250,13 @@ def make_model(settings: ModelSettings, input_shape: tuple[int, ...], outputs: i
     return model
 
 
-def loss_for(work: ModelWork, batch: Batch) -> Loss:
+def loss_for(work: Work, batch: Batch) -> Loss:
     """Return the loss of `work` for batches like `batch`; raise `ValueError` as `model_for` and `default_loss`."""
     labels = first_array(batch.labels)
     return default_loss(as_tensor(labels), classes_of(work, labels).values)
 
 
-def classes_of(work: ModelWork, labels: np.ndarray | None) -> Classes:
+def classes_of(work: Work, labels: np.ndarray | None) -> Classes:
     """Return the classes of the source of `work`; for labels that are targets, as many as these.
 
     Labels are class numbers if they are from 0 to less than `MAX_SPARSE_CLASS`, or than twice the number of different
@@ -366,7 +288,7 @@ def classes_of(work: ModelWork, labels: np.ndarray | None) -> Classes:
     return Classes.from_json(json.loads(known.read_text()))
 
 
-def _find_classes(work: ModelWork) -> Classes:
+def _find_classes(work: Work) -> Classes:
     records, seen = work.source, set[int]()
     for index in range(len(records)):
         label = records[index]["label"]
