@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from benchmarks.measuring.statistics import Interval, Outcome, ratio_interval
 from benchmarks.measuring.turn_rounds import Pairs
@@ -38,22 +38,6 @@ class Verdict:
     change: Interval
     outcome: Outcome
     log_ratios: list[float] = field(default_factory=list)
-
-    @property
-    def ratios(self) -> tuple[float, float | None, float | None]:
-        """B over A, and the ends of its interval."""
-        return self.change.estimate, self.change.low, self.change.high
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all but the medians, as JSON values; a missing end of the interval is None."""
-        return {
-            "ratio": self.change.estimate,
-            "low": self.change.low,
-            "high": self.change.high,
-            "pairs": self.change.count,
-            "verdict": self.outcome.value,
-            "log_ratios": self.log_ratios,
-        }
 
 
 def judge_all(

@@ -206,11 +206,6 @@ class Configuration:
         with self._located("data", "pipeline"):
             return open_pipeline(self.pipeline, source, size, self.decoder_used)
 
-    def split_pipeline(self, pipeline: Pipeline) -> tuple[Pipeline, Pipeline]:
-        """Return the stages before the store, and those after it."""
-        with self._located("settings", "stage"):
-            return pipeline.split(self.stage or default_split(pipeline))
-
     def open_loader(self, *, source: Any = None, store: Any = None, rank: int = 0, world_size: int = 1) -> Any:
         """Return a loader of the configured batches; see `from_config`.
 
@@ -290,7 +285,8 @@ class Configuration:
         }
         if not self.strategy_kind.reads_store:
             return RawIterator(source, pipeline, **order)
-        _, rest = self.split_pipeline(pipeline)
+        with self._located("settings", "stage"):
+            _, rest = pipeline.split(self.stage or default_split(pipeline))
         if store is not None:
             _check_records(store, source)
             return PresavedIterator(store, rest, **order)

@@ -129,7 +129,7 @@ def explain_disk_error(error: OSError, path: Path, activity: str) -> OSError:
 
 def _explain(error: OSError, path: Path, activity: str) -> str:
     if is_shortage(error):
-        return f"{error.filename or path}: cannot be opened: {SHORTAGE_ADVICE.format(max_open_files())}: {activity}"
+        return f"{shortage_error(error.filename or path)}: {activity}"
     place = error.filename if isinstance(error.filename, str) else path
     cause = error.strerror or error
     return (

@@ -16,6 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from presave.carrying import dumps
 from presave.columns import ShardBuilder
 from presave.content import add_record, digest_json, digest_record, format_content, origins_of
@@ -103,23 +105,14 @@ class SpanWriter:
     def write(self, number: int, span: range) -> tuple[int, SpanResult]:
         """Write the records of `span` as shard `number`; return the number and the result."""
         builder = ShardBuilder(self.schema, len(span))
-        skipped = []
+        skipped: list[Skipped] = []
         content, first = 0, None
         origins = origins_of(self.records, span)  # before the records are read
         with ShardFolder(self.folder, number, span) as shard:
-            for index in span:
-                if index % RECORDS_BETWEEN_STOP_CHECKS == 0 and is_stopped(self.folder):
-                    raise aborted_error(self.folder)
-                try:
-                    arrays = validate_record(self.records[index], self.schema, index)
-                except Exception as error:
-                    if self.on_error == "raise" or not is_fault_of_record(error):
-                        raise
-                    skipped.append(Skipped(index, describe_error(error)))
-                else:
-                    builder.append(arrays)
-                    digest = digest_record(arrays)
-                    content, first = add_record(content, digest), first or (index, digest)
+            for index, arrays in self.read(self.records, span, skipped):
+                builder.append(arrays)
+                digest = digest_record(arrays)
+                content, first = add_record(content, digest), first or (index, digest)
             columns = builder.columns() if builder.records else {}
             with disk_errors(shard.path, sum(column.nbytes for column in columns.values())):
                 paths = []
@@ -128,6 +121,25 @@ class SpanWriter:
                 return number, shard.commit(
                     paths, builder.records, builder.elements, tuple(skipped), format_content(content), first, origins
                 )
+
+    def read(
+        self, records: RecordSequence, span: range, skipped: list[Skipped]
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yield index and arrays of each record of `span`, and add those that fail to `skipped` if they may be skipped.
+
+        Raises `StoreError` if the write was given up.
+        """
+        for index in span:
+            if index % RECORDS_BETWEEN_STOP_CHECKS == 0 and is_stopped(self.folder):
+                raise aborted_error(self.folder)
+            try:
+                arrays = validate_record(records[index], self.schema, index)
+            except Exception as error:
+                if self.on_error == "raise" or not is_fault_of_record(error):
+                    raise
+                skipped.append(Skipped(index, describe_error(error)))
+            else:
+                yield index, arrays
 
     def digest(self, index: int) -> int:
         """Read record `index` and return its digest."""
@@ -291,37 +303,20 @@ def _read_again(writer: SpanWriter, number: int, span: range, result: SpanResult
     unknown = "something that is not known"
     change = f"record {index} was read from {before.get(index, unknown)}, and now it is {now.get(index, unknown)}"
     if before.keys() == now.keys():
-        content, skipped = _read_span(writer, span)
-        skipped_before = {each.record: each.cause for each in result.skipped}
-        other = next((each for each in span if skipped.get(each) != skipped_before.get(each)), None)
+        skipped_now: list[Skipped] = []
+        content = 0
+        for _, arrays in writer.read(unopened(writer.records), span, skipped_now):
+            content = add_record(content, digest_record(arrays))
+        was, is_now = ({each.record: each.cause for each in some} for some in (result.skipped, skipped_now))
+        other = next((each for each in span if was.get(each) != is_now.get(each)), None)
         if other is not None:
-            was, would_be = (_outcome(each.get(other)) for each in (skipped_before, skipped))
-            change = f"record {other} was {was}, and would now be {would_be}"
-        elif result.shard is None or result.shard.content == content:
+            change = f"record {other} was {_outcome(was.get(other))}, and would now be {_outcome(is_now.get(other))}"
+        elif result.shard is None or result.shard.content == format_content(content):
             return digest_json(origins)
     raise StoreError(
         f"{writer.folder} holds the beginning of a store of other records: {change}; delete that folder, then write "
         "again"
     )
-
-
-def _read_span(writer: SpanWriter, span: range) -> tuple[str, dict[int, str]]:
-    """Return the content of the records of `span` as they are read now, and why some of them are to be skipped."""
-    records = unopened(writer.records)
-    content = 0
-    skipped: dict[int, str] = {}
-    for index in span:
-        if index % RECORDS_BETWEEN_STOP_CHECKS == 0 and is_stopped(writer.folder):
-            raise aborted_error(writer.folder)
-        try:
-            digest = digest_record(validate_record(records[index], writer.schema, index))
-        except Exception as error:
-            if writer.on_error == "raise" or not is_fault_of_record(error):
-                raise
-            skipped[index] = describe_error(error)
-        else:
-            content = add_record(content, digest)
-    return format_content(content), skipped
 
 
 def _outcome(cause: str | None) -> str:

@@ -32,7 +32,7 @@ def show(
             NAMES[metric],
             f"{each.a * 1e3:,.2f}",
             f"{each.b * 1e3:,.2f}",
-            *map(percent, each.ratios),
+            *map(percent, (each.change.estimate, each.change.low, each.change.high)),
             each.outcome.value,
             style=STYLES[each.outcome],
         )
@@ -70,7 +70,18 @@ def as_json(a: Commit, b: Commit, verdicts: Mapping[Key, Verdict], equivalence_m
         "dead_zone": equivalence_margin,
         "confidence": CONFIDENCE,
         "figures": [
-            {"strategy": strategy, "figure": metric, "a_seconds": each.a, "b_seconds": each.b, **each.as_dict()}
+            {
+                "strategy": strategy,
+                "figure": metric,
+                "a_seconds": each.a,
+                "b_seconds": each.b,
+                "ratio": each.change.estimate,
+                "low": each.change.low,
+                "high": each.change.high,
+                "pairs": each.change.count,
+                "verdict": each.outcome.value,
+                "log_ratios": each.log_ratios,
+            }
             for (strategy, metric), each in verdicts.items()
         ],
     }

@@ -10,6 +10,7 @@ advice for torch's DataLoader, as in torch_dataloader.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -18,61 +19,46 @@ import torch
 from datasets import Dataset, load_from_disk
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-from benchmarks.peers.loader import (
-    Fill,
-    SharedBatches,
-    as_pixels,
-    decode,
-    fill_from_jpegs,
-    fill_from_pixels,
-    list_photographs,
-)
+from benchmarks.peers.loader import Fill, SharedBatches, decode, fill_from_bytes, fill_from_jpegs, list_photographs
 
 SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "in_order": (True, False)}
 
 
 def prepare_jpeg(path: str, folder: str) -> None:
-    def read() -> Any:
-        for file, label in zip(*list_photographs(path), strict=True):
-            yield {"jpeg": file.read_bytes(), "label": int(label)}
-
-    _write(read, folder)
+    _write(path, folder, "jpeg", Path.read_bytes)
 
 
 def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
-    def fill(batch: np.ndarray, table: Any) -> None:
-        fill_from_jpegs(batch, (np.frombuffer(jpeg.as_buffer(), np.uint8) for jpeg in table["jpeg"]))
-
-    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(folder, "jpeg", fill_from_jpegs, batch_size, workers, prefetch_factor, in_order)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
-    def read() -> Any:
-        for file, label in zip(*list_photographs(path), strict=True):
-            yield {"pixels": decode(file).tobytes(), "label": int(label)}
-
-    _write(read, folder)
+    _write(path, folder, "pixels", lambda file: decode(file).tobytes())
 
 
 def load_pixels(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
-    def fill(batch: np.ndarray, table: Any) -> None:
-        fill_from_pixels(batch, (as_pixels(pixels.as_buffer()) for pixels in table["pixels"]))
-
-    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, in_order)
+    return _make_loader(folder, "pixels", fill_from_bytes, batch_size, workers, prefetch_factor, in_order)
 
 
-def _write(read: Callable[[], Any], folder: str) -> None:
-    """Write the records that `read` yields."""
-    Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
+def _write(path: str, folder: str, kept: str, read: Callable[[Path], bytes]) -> None:
+    """Write what `read` returns for each photograph as the column `kept`, with its label."""
+
+    def records() -> Any:
+        for file, label in zip(*list_photographs(path), strict=True):
+            yield {kept: read(file), "label": int(label)}
+
+    Dataset.from_generator(records, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
 
 
-def _make_loader(folder: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int, in_order: bool) -> Any:
-    """Return a DataLoader of the batches into which `fill` writes the images of a table."""
+def _make_loader(
+    folder: str, kept: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int, in_order: bool
+) -> Any:
+    """Return a DataLoader of the batches into which `fill` writes the images in the column `kept` of a table."""
     memory = SharedBatches(workers, batch_size, prefetch_factor)
 
     def collate(table: Any) -> Any:
         batch = memory.take(len(table))
-        fill(batch.numpy(), table)
+        fill(batch.numpy(), (np.frombuffer(each.as_buffer(), np.uint8) for each in table[kept]))
         return batch, torch.from_numpy(table["label"].to_numpy())
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones

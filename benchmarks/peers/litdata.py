@@ -9,68 +9,57 @@ at a time within a chunk, decides how far apart the records are that are read on
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
 import torch
 from litdata import StreamingDataLoader, StreamingDataset, optimize
 
-from benchmarks.peers.loader import (
-    Fill,
-    SharedBatches,
-    as_pixels,
-    decode,
-    fill_from_jpegs,
-    fill_from_pixels,
-    list_photographs,
-)
+from benchmarks.peers.loader import Fill, SharedBatches, decode, fill_from_bytes, fill_from_jpegs, list_photographs
 
 SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "item_shuffle_window": ("auto", "full")}
 
 
 def prepare_jpeg(path: str, folder: str) -> None:
-    files, labels = list_photographs(path)
-    _write(lambda number: {"jpeg": files[number].read_bytes(), "label": int(labels[number])}, len(files), folder)
+    _write(path, folder, "jpeg", Path.read_bytes)
 
 
 def load_jpeg(
     folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, item_shuffle_window: str = "auto"
 ) -> Any:
-    def fill(batch: np.ndarray, records: Any) -> None:
-        fill_from_jpegs(batch, (record["jpeg"] for record in records))
-
-    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, item_shuffle_window)
+    return _make_loader(folder, "jpeg", fill_from_jpegs, batch_size, workers, prefetch_factor, item_shuffle_window)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
-    files, labels = list_photographs(path)
-    _write(lambda number: {"pixels": decode(files[number]).tobytes(), "label": int(labels[number])}, len(files), folder)
+    _write(path, folder, "pixels", lambda file: decode(file).tobytes())
 
 
 def load_pixels(
     folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, item_shuffle_window: str = "auto"
 ) -> Any:
-    def fill(batch: np.ndarray, records: Any) -> None:
-        fill_from_pixels(batch, (as_pixels(record["pixels"]) for record in records))
-
-    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, item_shuffle_window)
+    return _make_loader(folder, "pixels", fill_from_bytes, batch_size, workers, prefetch_factor, item_shuffle_window)
 
 
-def _write(read: Callable[[int], Any], count: int, folder: str) -> None:
-    """Write the records that `read` returns for each number below `count`."""
-    optimize(read, list(range(count)), folder, num_workers=1, chunk_bytes="64MB", start_method="fork")
+def _write(path: str, folder: str, kept: str, read: Callable[[Path], bytes]) -> None:
+    """Write what `read` returns for each photograph as the field `kept`, with its label."""
+    files, labels = list_photographs(path)
+
+    def record(number: int) -> dict[str, Any]:
+        return {kept: read(files[number]), "label": int(labels[number])}
+
+    optimize(record, list(range(len(files))), folder, num_workers=1, chunk_bytes="64MB", start_method="fork")
 
 
 def _make_loader(
-    folder: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int, item_shuffle_window: str
+    folder: str, kept: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int, item_shuffle_window: str
 ) -> Any:
-    """Return a loader of the batches into which `fill` writes the images of records."""
+    """Return a loader of the batches into which `fill` writes the images in the field `kept` of records."""
     batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
-        fill(batch.numpy(), records)
+        fill(batch.numpy(), (record[kept] for record in records))
         return batch, torch.tensor([record["label"] for record in records])
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones

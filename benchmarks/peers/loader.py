@@ -99,9 +99,9 @@ def fill_from_pixels(batch: np.ndarray, kept: Iterable[np.ndarray]) -> None:
         normalise(pixels, image)
 
 
-def as_pixels(kept: Any) -> np.ndarray:
-    """Return the pixels whose bytes are in a buffer, without a copy."""
-    return np.frombuffer(kept, np.uint8).reshape(SIZE, SIZE, 3)
+def fill_from_bytes(batch: np.ndarray, kept: Iterable[Any]) -> None:
+    """Do what `fill_from_pixels` does with buffers of their bytes, without a copy of these."""
+    fill_from_pixels(batch, (np.frombuffer(each, np.uint8).reshape(SIZE, SIZE, 3) for each in kept))
 
 
 def write_memmap(path: str, folder: str) -> None:

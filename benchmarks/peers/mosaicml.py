@@ -8,20 +8,20 @@ do not need, and other algorithms of shuffling: "py1s" instead of "py1e".
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.peers.loader import (
     Fill,
     SharedBatches,
-    as_pixels,
     decode,
+    fill_from_bytes,
     fill_from_jpegs,
-    fill_from_pixels,
     import_torchvision,
     list_photographs,
 )
@@ -35,42 +35,39 @@ SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "shuffle_algo": 
 
 
 def prepare_jpeg(path: str, folder: str) -> None:
-    with MDSWriter(out=folder, columns={"jpeg": "bytes", "label": "int"}) as writer:
-        for file, label in zip(*list_photographs(path), strict=True):
-            writer.write({"jpeg": file.read_bytes(), "label": int(label)})
+    _write(path, folder, "jpeg", Path.read_bytes)
 
 
 def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, shuffle_algo: str = "py1e") -> Any:
-    def fill(batch: np.ndarray, records: Any) -> None:
-        fill_from_jpegs(batch, (record["jpeg"] for record in records))
-
-    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, shuffle_algo)
+    return _make_loader(folder, "jpeg", fill_from_jpegs, batch_size, workers, prefetch_factor, shuffle_algo)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
-    with MDSWriter(out=folder, columns={"pixels": "bytes", "label": "int"}) as writer:
-        for file, label in zip(*list_photographs(path), strict=True):
-            writer.write({"pixels": decode(file).tobytes(), "label": int(label)})
+    _write(path, folder, "pixels", lambda file: decode(file).tobytes())
 
 
 def load_pixels(
     folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, shuffle_algo: str = "py1e"
 ) -> Any:
-    def fill(batch: np.ndarray, records: Any) -> None:
-        fill_from_pixels(batch, (as_pixels(record["pixels"]) for record in records))
+    return _make_loader(folder, "pixels", fill_from_bytes, batch_size, workers, prefetch_factor, shuffle_algo)
 
-    return _make_loader(folder, fill, batch_size, workers, prefetch_factor, shuffle_algo)
+
+def _write(path: str, folder: str, kept: str, read: Callable[[Path], bytes]) -> None:
+    """Write what `read` returns for each photograph as the field `kept`, with its label."""
+    with MDSWriter(out=folder, columns={kept: "bytes", "label": "int"}) as writer:
+        for file, label in zip(*list_photographs(path), strict=True):
+            writer.write({kept: read(file), "label": int(label)})
 
 
 def _make_loader(
-    folder: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int, shuffle_algo: str
+    folder: str, kept: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int, shuffle_algo: str
 ) -> Any:
-    """Return a DataLoader of the batches into which `fill` writes the images of records."""
+    """Return a DataLoader of the batches into which `fill` writes the images in the field `kept` of records."""
     batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
-        fill(batch.numpy(), records)
+        fill(batch.numpy(), (record[kept] for record in records))
         return batch, torch.tensor([record["label"] for record in records])
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones

@@ -12,19 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
 import torch
 import webdataset
 
-from benchmarks.peers.loader import (
-    Fill,
-    SharedBatches,
-    as_pixels,
-    decode,
-    fill_from_jpegs,
-    fill_from_pixels,
-    list_photographs,
-)
+from benchmarks.peers.loader import Fill, SharedBatches, decode, fill_from_bytes, fill_from_jpegs, list_photographs
 
 # Workers take whole shards. With eight, equally full, two or four workers have equal work.
 SHARDS = 8
@@ -36,10 +27,7 @@ def prepare_jpeg(path: str, folder: str) -> None:
 
 
 def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2) -> Any:
-    def fill(batch: np.ndarray, records: Any) -> None:
-        fill_from_jpegs(batch, (jpeg for jpeg, _label in records))
-
-    return _make_loader(folder, "jpg", fill, batch_size, workers, prefetch_factor)
+    return _make_loader(folder, "jpg", fill_from_jpegs, batch_size, workers, prefetch_factor)
 
 
 def prepare_pixels(path: str, folder: str) -> None:
@@ -47,10 +35,7 @@ def prepare_pixels(path: str, folder: str) -> None:
 
 
 def load_pixels(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2) -> Any:
-    def fill(batch: np.ndarray, records: Any) -> None:
-        fill_from_pixels(batch, (as_pixels(pixels) for pixels, _label in records))
-
-    return _make_loader(folder, "pixels", fill, batch_size, workers, prefetch_factor)
+    return _make_loader(folder, "pixels", fill_from_bytes, batch_size, workers, prefetch_factor)
 
 
 def _write(path: str, folder: str, read: Callable[[Path], dict[str, bytes]]) -> None:
@@ -62,13 +47,13 @@ def _write(path: str, folder: str, read: Callable[[Path], dict[str, bytes]]) -> 
 
 
 def _make_loader(folder: str, kept: str, fill: Fill, batch_size: int, workers: int, prefetch_factor: int) -> Any:
-    """Return a loader of the batches into which `fill` writes the images of pairs: what was `kept`, and a label."""
+    """Return a loader of the batches into which `fill` writes images, `kept` with a label each."""
     batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
-        fill(batch.numpy(), records)
-        return batch, torch.tensor([int(label) for _kept, label in records])
+        fill(batch.numpy(), (image for image, _label in records))
+        return batch, torch.tensor([int(label) for _image, label in records])
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     shards = [str(file) for file in sorted(Path(folder).glob("*.tar"))]
