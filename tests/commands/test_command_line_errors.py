@@ -167,6 +167,8 @@ def test_an_existing_target_is_refused_and_kept(
         (["convert", "s", "t", "--format", "zip"], "etl convert: argument --format: invalid choice: 'zip'"),
         (["presave", "s", "t", "--decoder", "magic"], "etl presave: argument --decoder: invalid choice: 'magic'"),
         (["compare"], "etl compare: the following arguments are required: SOURCE; see `etl compare --help`"),
+        (["presave"], "etl presave: the following arguments are required: SOURCE, STORE; see"),
+        (["presave", "photos"], "etl presave: the following arguments are required: STORE; see"),
         (
             ["dataset", "photos", "--records", "9"],
             "etl dataset: unrecognized arguments: --records 9; see `etl dataset --help`",
