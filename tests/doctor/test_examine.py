@@ -74,7 +74,9 @@ def test_a_healthy_training_has_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -
     findings = examination.findings
     assert [str(each) for each in findings if each.severity in (*WORSE, Severity.NOTE)] == []
     assert {each.severity for each in findings} <= {Severity.FINE, Severity.NOT_LOOKED_AT}
-    assert len(findings) == len(CHECKS) == 13
+    assert len(findings) == len(CHECKS) == 13  # and none for ranks
+    assert examination.rank is None
+    assert "rank" not in str(examination)
     assert examination.batches_per_epoch == 12
     json.dumps(examination.as_dict())
 
