@@ -1,4 +1,4 @@
-"""Real data that tests share, made once a session; and a network file system."""
+"""Real data that tests share, made once a session; a network file system; what tests restore or must not leave."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 import etl
+from etl.images.settings import pillow_settings, take_over
 from tests.leftovers import prefetch_threads
 from tests.tallies import show_tallies
 
@@ -83,6 +84,14 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
+
+
+@pytest.fixture
+def pillow_settings_kept() -> Iterator[None]:
+    """Restore Pillow's settings after the test."""
+    before = pillow_settings()
+    yield
+    take_over(before)
 
 
 @pytest.fixture

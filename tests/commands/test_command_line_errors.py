@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from tests.refusals import refusal
 from tests.user_modules import user_module
 
 ROOT = Path(__file__).parents[2]
-BadInput = Callable[[Path, Path, Path], tuple[list[str], list[str]]]
+BadInput = Callable[[Path, Path], tuple[list[str], list[str]]]
 
 
 def _copy(photographs: Path, to: Path) -> Path:
@@ -37,76 +36,47 @@ def _store(folder: Path) -> Path:
     return folder
 
 
-def no_images(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+def no_images(home: Path, photographs: Path) -> tuple[list[str], list[str]]:
     (home / "empty" / "cat").mkdir(parents=True)
     (home / "empty" / "cat" / "notes.txt").write_text("no image")
     return ["presave", "empty", "target"], ["empty holds no images", "one sub-folder for each class"]
 
 
-def text_among_images(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+def text_among_images(home: Path, photographs: Path) -> tuple[list[str], list[str]]:
     (_copy(photographs, home / "photos") / "cat" / "a.jpg").write_text("not an image")
     return ["presave", "photos", "target"], ["record 2 of photos (cat/a.jpg)", "stage 'decode'", "not an image"]
 
 
-def empty_file_among_images(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
-    (_copy(photographs, home / "photos") / "coffee" / "z.jpg").touch()
-    return ["presave", "photos", "target"], ["record 4 of photos (coffee/z.jpg)", "stage 'read'", "the file is empty"]
-
-
-def truncated_jpeg(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+def truncated_jpeg(home: Path, photographs: Path) -> tuple[list[str], list[str]]:
     file = sorted((_copy(photographs, home / "photos") / "coffee").iterdir())[1]
     file.write_bytes(file.read_bytes()[:5000])
     return ["presave", "photos", "target"], [f"record 3 of photos (coffee/{file.name})", "stage 'decode'", "truncated"]
 
 
-def idx_of_the_wrong_length(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+def idx_of_the_wrong_length(home: Path, photographs: Path) -> tuple[list[str], list[str]]:
     assert main(["dataset", str(home / "mnist"), "--kind", "digits", "--samples", "20", "--plain"]) == 0
     file = home / "mnist" / "train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:-1])
     return ["presave", "mnist", "target"], ["train-images-idx3-ubyte: 12,559 bytes", "its header says 12,560"]
 
 
-def gzip_cut_off(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
-    shutil.copytree(digits, home / "mnist")
-    file = home / "mnist" / "train-labels-idx1-ubyte.gz"
-    file.write_bytes(file.read_bytes()[:-20])
-    return ["presave", "mnist", "target"], ["train-labels-idx1-ubyte.gz: damaged gzip file"]
-
-
-def file_as_source(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+def file_as_source(home: Path, photographs: Path) -> tuple[list[str], list[str]]:
     (home / "photos.zip").touch()
     return ["presave", "photos.zip", "target"], ["photos.zip is a file; a source is a folder"]
 
 
-def store_half_written(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+def store_half_written(home: Path, photographs: Path) -> tuple[list[str], list[str]]:
     (home / ".target.partial").mkdir()
     return ["inspect", "target"], ["a write of it was interrupted and left .target.partial; write again to continue"]
-
-
-def edited_manifest(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
-    manifest = _store(home / "s") / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "stage": "decode"}))
-    return ["verify", "s"], ["s/manifest.json: the manifest was changed after it was written; presave the data again"]
-
-
-def convert_of_a_damaged_store(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
-    (_store(home / "s") / "x-00000.npy").write_bytes(b"")
-    return ["convert", "s", "target", "--format", "hdf5"], [
-        "s/x-00000.npy: is not int64 of shape (1, 3), as the manifest says"
-    ]
 
 
 BAD_INPUTS = [
     no_images,
     text_among_images,
-    empty_file_among_images,
     truncated_jpeg,
     idx_of_the_wrong_length,
-    gzip_cut_off,
     file_as_source,
     store_half_written,
-    edited_manifest,
-    convert_of_a_damaged_store,
 ]
 
 
@@ -126,7 +96,6 @@ BAD_CALLS = {
 def test_bad_input_is_one_line_that_names_it_and_leaves_nothing_at_the_target(
     make: BadInput | str,
     photographs: Path,
-    digits: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -136,7 +105,7 @@ def test_bad_input_is_one_line_that_names_it_and_leaves_nothing_at_the_target(
         _copy(photographs, tmp_path / "photos")
         call, said = make.split(), [BAD_CALLS[make]]
     else:
-        call, said = make(tmp_path, photographs, digits)
+        call, said = make(tmp_path, photographs)
     before = sorted(tmp_path.rglob("*"))
     line = refusal(capsys, *call)
     assert all(words in line for words in said), line
@@ -167,6 +136,8 @@ def test_an_existing_target_is_refused_and_kept(
         (["convert", "s", "t", "--format", "zip"], "etl convert: argument --format: invalid choice: 'zip'"),
         (["presave", "s", "t", "--decoder", "magic"], "etl presave: argument --decoder: invalid choice: 'magic'"),
         (["compare"], "etl compare: the following arguments are required: SOURCE; see `etl compare --help`"),
+        (["presave"], "etl presave: the following arguments are required: SOURCE, STORE; see"),
+        (["presave", "photos"], "etl presave: the following arguments are required: STORE; see"),
         (
             ["dataset", "photos", "--records", "9"],
             "etl dataset: unrecognized arguments: --records 9; see `etl dataset --help`",

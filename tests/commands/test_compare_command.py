@@ -347,13 +347,6 @@ def test_a_wrong_argument_gives_a_one_line_error(
     assert message in refusal(capsys, "compare", str(photographs), *QUICK, *arguments)
 
 
-def test_records_without_labels_cannot_be_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = tmp_path / "table.csv"
-    table.write_text("a,b\n" + "1,2\n" * 16)
-    assert main(["compare", str(table), "--rounds", "1", "--budget", "2s", "--batch-size", "4"]) == 2
-    assert "--label" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> None:
     def interrupt(progress: ComparisonProgress) -> None:

@@ -154,14 +154,6 @@ def test_there_is_nothing_to_presave_for_a_strategy_without_a_store(
     assert "photos.toml: raw reads no store" in refusal(capsys, "presave", "--config", "photos.toml")
 
 
-@pytest.mark.parametrize("call", [["presave"], ["presave", "photos"], ["compare"]], ids=" ".join)
-def test_without_a_file_nothing_may_be_left_out(call: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(call)
-    assert stopped.value.code == 2
-    assert "the following arguments are required: " in capsys.readouterr().err
-
-
 def test_a_loader_of_the_user_prepares_its_files(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

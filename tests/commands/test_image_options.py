@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +16,13 @@ from etl.comparison.request.candidates import Candidate
 from etl.comparison.request.settings import Settings
 from etl.comparison.run.measuring_processes import MeasuringProcesses
 from etl.comparison.run.workload import Workload
-from etl.images.settings import pillow_settings, take_over
 from tests.comparison_workloads import make_workload
 from tests.image_files import encode
 
+pytestmark = pytest.mark.usefixtures("pillow_settings_kept")
 SIDE = 40
 # Of --max-image-pixels.
 WRONG = ("0", "-1", "many", "1e9", "", "²")
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    before = pillow_settings()
-    yield
-    take_over(before)
 
 
 @pytest.fixture

@@ -96,13 +96,6 @@ def test_random_transforms_are_not_frozen_by_accident(tmp_path: Path, capsys: py
         assert len(store) == 24
 
 
-def test_a_folder_of_that_name_wins(photographs: Path, tmp_path: Path) -> None:
-    (tmp_path / "my_data:dataset").symlink_to(photographs)
-    assert main(["presave", "my_data:dataset", "store", "--size", "8"]) == 0
-    with presave.open_store(tmp_path / "store") as store:
-        assert store.manifest.stage == "resize"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -74,7 +74,9 @@ def test_a_healthy_training_has_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -
     findings = examination.findings
     assert [str(each) for each in findings if each.severity in (*WORSE, Severity.NOTE)] == []
     assert {each.severity for each in findings} <= {Severity.FINE, Severity.NOT_LOOKED_AT}
-    assert len(findings) == len(CHECKS) == 13
+    assert len(findings) == len(CHECKS) == 13  # and none for ranks
+    assert examination.rank is None
+    assert "rank" not in str(examination)
     assert examination.batches_per_epoch == 12
     json.dumps(examination.as_dict())
 
@@ -184,10 +186,11 @@ class Late:
 
 
 @pytest.mark.parametrize(("load", "waits"), [(0.1, True), (0.01, False)])
-def test_the_example_of_the_documents(load: float, waits: bool) -> None:
+def test_the_example_of_the_documents(load: float, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # "If a network takes 100ms to perform fitting on a single minibatch, but data loading takes 200ms, [it] will have
     # to wait 100ms"; with 50 ms of loading there is no bottleneck. Here compute takes 50 ms, and loading by one thread
     # twice as long, or a fifth of it, so that the test holds if a busy machine doubles these times.
+    monkeypatch.setattr("etl.doctor.examination.CHECKS", (LoadingBottleneck(),))
     records = [{"features": np.zeros(FEATURES, np.float32), "label": 0} for _ in range(40)]
     raw = etl.RawIterator(records, etl.Pipeline([Late(load)]), batch_size=1)
     with etl.AsyncIterator(raw, threads=1) as loader:
@@ -429,7 +432,7 @@ def test_a_cpu_quota_that_stops_the_threads() -> None:
 def test_more_threads_than_cpus() -> None:
     many = 4 * available_cpus()
     with ThreadPolicy(many):
-        found = finding(train(mlp(), Batches()), "threads")
+        found = look(Threads(), mlp(), Batches())
     assert found.severity in WORSE
     assert f"{many} threads compute" in found.found
     recommended = re.search(r"ThreadPolicy\((\d+)\)", str(found.remedy))
@@ -448,10 +451,9 @@ def test_the_fastest_number_of_threads_is_recommended_and_tried(monkeypatch: pyt
         return taken
 
     monkeypatch.setattr(cpus, "time_compute", slower_with_more)
-    machine = replace(quiet_machine(), cpus=4, cores=2)
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", lambda: machine)
     with ThreadPolicy(4):
-        found = finding(train(mlp(), Batches()), "threads")
+        case = case_of(mlp(), Batches())
+        found = Threads().look(replace(case, machine=replace(case.machine, cpus=4, cores=2)))
     assert found.severity is Severity.SERIOUS
     assert "4 CPUs for this process, 2 physical cores" in found.evidence
     assert "10.0 ms with 1, 20.0 ms with 2, 40.0 ms with 4" in found.evidence
@@ -461,9 +463,9 @@ def test_the_fastest_number_of_threads_is_recommended_and_tried(monkeypatch: pyt
 def test_a_gain_that_does_not_come_again_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = iter([[0.01, 0.02], [0.02, 0.02]])
     monkeypatch.setattr(cpus, "time_compute", lambda *_: next(measured))
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", lambda: replace(quiet_machine(), cpus=2, cores=2))
     with ThreadPolicy(2):
-        found = finding(train(mlp(), Batches()), "threads")
+        case = case_of(mlp(), Batches())
+        found = Threads().look(replace(case, machine=replace(case.machine, cpus=2, cores=2)))
     assert found.severity is Severity.FINE
 
 
@@ -522,8 +524,7 @@ def test_the_model_and_the_iterator_are_left_as_they_were() -> None:
 
 
 def test_a_dataloader_is_examined_too() -> None:
-    data = torch.utils.data.TensorDataset(torch.zeros(64, FEATURES), torch.zeros(64, dtype=torch.int64))
-    examination = train(mlp(), torch.utils.data.DataLoader(data, batch_size=32))
+    examination = train(mlp(), DataLoader(ZEROS, batch_size=32))
     assert examination.batches_per_epoch == 2
     assert finding(examination, "batch_size").found.startswith("batches of 32 records")
 
@@ -573,11 +574,8 @@ def test_a_wrapper_of_a_loader_without_state_is_examined(monkeypatch: pytest.Mon
 
 def test_what_reads_ahead_of_a_dataloader_is_left_at_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.doctor.examination.CHECKS", (LoadingBottleneck(), Threads()))
-    data = torch.utils.data.TensorDataset(torch.zeros(64, FEATURES), torch.zeros(64, dtype=torch.int64))
-    for iterator in (
-        etl.AsyncIterator(torch.utils.data.DataLoader(data, batch_size=32)),
-        etl.DeviceIterator(torch.utils.data.DataLoader(data, batch_size=32), "cpu"),
-    ):
+    loader = DataLoader(ZEROS, batch_size=32)
+    for iterator in (etl.AsyncIterator(loader), etl.DeviceIterator(loader, "cpu")):
         iterator.set_epoch(4)
         assert train(mlp(), iterator).batches_per_epoch == 2
         assert iterator.epoch == 4

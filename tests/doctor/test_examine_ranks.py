@@ -106,13 +106,6 @@ def test_a_listener_examines_one_rank_of_fit_parallel_and_training_goes_on_as_wi
         torch.testing.assert_close(result.state[name], tensor, rtol=1e-5, atol=1e-6)
 
 
-def test_a_training_of_one_process_gets_no_advice_for_ranks() -> None:
-    examination = examine(mlp(units=64), Batches(), backend="cpu", batches=2)
-    assert examination.rank is None
-    assert not OF_RANKS & {each.check for each in examination.findings}
-    assert "rank" not in str(examination)
-
-
 def test_a_model_of_which_each_rank_has_a_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     launched(monkeypatch, 0, 2)
     model = torch.nn.Sequential(mlp(units=64), torch.nn.SyncBatchNorm(4))

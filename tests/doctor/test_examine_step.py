@@ -18,6 +18,7 @@ from etl.doctor import Severity, examine
 from etl.doctor.check import OWN_STEP, Case
 from etl.doctor.checks.batch_size import BatchSize, Rebatched
 from etl.doctor.checks.hardware import BackendInUse
+from etl.doctor.checks.loading import LoadingBottleneck
 from etl.doctor.memory_need import MemoryNeed
 from etl.doctor.observation import Observation, observe_training
 from etl.doctor.setup import StepSetup
@@ -100,7 +101,8 @@ def test_what_only_a_model_can_show_is_not_looked_at() -> None:
     assert all(reason.startswith(OWN_STEP) for reason in not_looked_at.values())
 
 
-def test_waits_for_data_are_found_around_a_step() -> None:
+def test_waits_for_data_are_found_around_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.doctor.examination.CHECKS", (LoadingBottleneck(),))
     found = finding(examine(iterator=Batches(seconds=0.1), step=lambda batch: time.sleep(0.1), batches=4), "loading")
     assert found.severity is Severity.SERIOUS
     assert "AsyncIterator" in str(found.remedy)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from PIL import Image, ImageFile, PngImagePlugin
 
 import etl
 import presave
-from etl.images.settings import pillow_settings, take_over
+from etl.images.settings import take_over
 
+pytestmark = pytest.mark.usefixtures("pillow_settings_kept")
 NOTHING = etl.Pipeline([])
 
 
@@ -39,13 +39,6 @@ class Seen:
 
     def __getitem__(self, index: int) -> presave.Record:
         return {"features": np.array(seen(), np.int64), "label": os.getpid()}
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    before = pillow_settings()
-    yield
-    take_over(before)
 
 
 def change(max_image_pixels: int | None) -> list[int]:

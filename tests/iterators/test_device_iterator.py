@@ -17,6 +17,7 @@ from etl.stages import Cast, ChannelsFirst, Normalise, Resize
 
 PIPELINE = etl.image_pipeline((9, 7))
 NOTHING = etl.Pipeline([])
+RECORDS = [{"features": np.full(2, number, np.float32), "label": number} for number in range(10)]
 
 
 def raw(photographs: Path, pipeline: etl.Pipeline, **options: Any) -> etl.RawIterator:
@@ -31,21 +32,17 @@ def bits(batches: Any) -> list[tuple[bytes, list[int], torch.dtype]]:
 
 
 def numbered() -> etl.RawIterator:
-    records = [{"features": np.full(2, number, np.float32), "label": number} for number in range(10)]
-    return etl.RawIterator(records, NOTHING, 2, shuffle=True)
+    return etl.RawIterator(RECORDS, NOTHING, 2, shuffle=True)
+
+
+def refuse_nine(record: Record) -> Record:
+    if record["label"] == 9:
+        raise ValueError("nine")
+    return record
 
 
 def test_an_error_is_raised_at_the_batch_that_it_belongs_to() -> None:
-    class Failing:
-        def __len__(self) -> int:
-            return 10
-
-        def __getitem__(self, index: int) -> Record:
-            if index == 9:
-                raise OSError("gone")
-            return {"features": np.full(2, index, np.float32), "label": index}
-
-    iterator = etl.DeviceIterator(etl.RawIterator(Failing(), NOTHING, 2), "cpu")
+    iterator = etl.DeviceIterator(etl.RawIterator(RECORDS, etl.Pipeline([refuse_nine]), 2), "cpu")
     batches, seen, states = iter(iterator), [], []
     for _ in range(4):
         seen += next(batches).labels.tolist()
@@ -159,15 +156,8 @@ def test_a_loop_that_takes_the_last_batch_and_asks_for_no_other_ends_its_epoch(m
         assert (device.epoch, device.state_dict()) == (epoch, plain.state_dict())
 
 
-def refuse_nine(record: Record) -> Record:
-    if record["label"] == 9:
-        raise ValueError("nine")
-    return record
-
-
 def skipping() -> etl.RawIterator:
-    records = [{"features": np.full(2, number, np.float32), "label": number} for number in range(10)]
-    return etl.RawIterator(records, etl.Pipeline([refuse_nine]), 2, on_error="skip")
+    return etl.RawIterator(RECORDS, etl.Pipeline([refuse_nine]), 2, on_error="skip")
 
 
 @pytest.mark.parametrize("make", [skipping, lambda: etl.AsyncIterator(skipping())])

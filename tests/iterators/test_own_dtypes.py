@@ -102,11 +102,6 @@ def test_the_gather_normalises_as_the_stages_do(photographs: Path, tmp_path: Pat
     np.testing.assert_array_equal(raw.features, expected.features)
 
 
-def test_a_backend_leaves_the_model_as_it_is() -> None:
-    model = torch.nn.Linear(2, 1, dtype=torch.float64)
-    assert etl.backend("cpu").place(model, None).weight.dtype == torch.float64
-
-
 def test_a_device_iterator_keeps_what_its_stages_give() -> None:
     from etl.stages import Cast
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import etl
-import presave
-from etl.commands import main
 from tests.tar_files import write as write_tar
 
 IMAGES = ["cat/1.jpg", "cat/2.PNG", "dog/deep/3.jpg"]
@@ -123,19 +120,6 @@ def test_two_kinds_in_a_folder_are_an_error_that_names_both(files: list[str], ki
     (message,) = messages
     assert all(kind in message for kind in kinds)
     assert message.count("etl.") == 2
-
-
-def test_the_command_stores_the_images_beside_a_table(
-    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(photographs, tmp_path / "data")
-    fill(tmp_path / "data", ["metadata.csv", "._metadata.csv"])
-    assert main(["presave", str(tmp_path / "data"), str(tmp_path / "store"), "--size", "8"]) == 0
-    with presave.open_store(tmp_path / "store") as store:
-        assert len(store) == 40
-    assert main(["presave", str(fill(tmp_path / "both", ["1.jpg", "a.csv"])), str(tmp_path / "other")]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert "images in no sub-folder ('1.jpg') and CSV files ('a.csv')" in line
 
 
 def test_an_empty_name_as_of_a_shell_variable_that_is_not_set_is_refused() -> None:

@@ -283,19 +283,6 @@ def test_a_pickled_source_reads_the_same(tmp_path: Path) -> None:
         assert copy.lengths.tolist() == source.lengths.tolist()
 
 
-@pytest.mark.parametrize("is_nested", [False, True], ids=["flat", "classes"])
-def test_the_command_finds_sequences_and_stores_them(is_nested: bool, tmp_path: Path) -> None:
-    root = tmp_path / "sequences"
-    write(root, walk__1=steps((1,), (2,)), run__1=steps((3,))) if is_nested else flat(root)
-    assert isinstance(etl.open_source(root), etl.Sequences)
-    assert main(["presave", str(root), str(tmp_path / "s")]) == 0
-    source = etl.Sequences(root)
-    with presave.open_store(tmp_path / "s") as store:
-        assert [values.tolist() for values in store.gather(range(len(source)))["features"]] == [
-            source[number]["features"].tolist() for number in range(len(source))
-        ]
-
-
 def test_the_command_stores_labels_of_steps(tmp_path: Path) -> None:
     root = write(tmp_path / "sequences", s1="a,y\n1,on\n2,off\n", s2="a,y\n,on\n")
     call = ["presave", str(root), str(tmp_path / "s"), "--label", "y", "--missing", "0", "--classes", "off", "on"]

@@ -20,6 +20,8 @@ from tests.training.null_listener import NullListener
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = [4, 4, 2]
+# The records of all loaders here, for iterators of etl.
+NUMBERED = [{"features": np.full(FEATURES, number, np.float32), "label": number} for number in range(RECORDS)]
 
 
 def small_model() -> torch.nn.Module:
@@ -27,8 +29,7 @@ def small_model() -> torch.nn.Module:
 
 
 def reference_scores(epochs: int) -> list[float]:
-    records = [{"features": np.full(FEATURES, number, np.float32), "label": number} for number in range(RECORDS)]
-    iterator = etl.RawIterator(records, etl.Pipeline([]), BATCH)
+    iterator = etl.RawIterator(NUMBERED, etl.Pipeline([]), BATCH)
     return etl.fit(small_model(), iterator, backend="cpu", epochs=epochs).scores
 
 
@@ -140,8 +141,7 @@ def test_every_epoch_under_a_distributed_sampler_has_another_order(workers: int)
 
 @pytest.mark.parametrize("wrap", [lambda raw: raw, etl.AsyncIterator, lambda raw: etl.DeviceIterator(raw, "cpu")])
 def test_a_fit_after_a_loop_that_took_the_last_batch_trains_on_the_next_epochs(wrap: Callable[[Any], Any]) -> None:
-    records = [{"features": np.full(FEATURES, number, np.float32), "label": number} for number in range(RECORDS)]
-    iterator, following = wrap(etl.RawIterator(records, etl.Pipeline([]), RECORDS)), Following()
+    iterator, following = wrap(etl.RawIterator(NUMBERED, etl.Pipeline([]), RECORDS)), Following()
     next(iter(iterator))  # the only one
     etl.fit(small_model(), iterator, backend="cpu", listeners=[following], epochs=2)
     assert [each.epoch for each in following.iterations] == [1, 2]
@@ -170,8 +170,7 @@ def test_a_sampler_inside_a_batch_sampler_and_a_set_epoch_of_the_loader_are_foun
 
 def test_a_view_of_our_own_iterator_in_a_dataloader_resumes_where_its_state_was_taken() -> None:
     def view() -> etl.TorchDataset:
-        records = [{"features": np.full(FEATURES, number, np.float32), "label": number} for number in range(RECORDS)]
-        return etl.TorchDataset(etl.RawIterator(records, etl.Pipeline([]), BATCH, shuffle=True))
+        return etl.TorchDataset(etl.RawIterator(NUMBERED, etl.Pipeline([]), BATCH, shuffle=True))
 
     first, second, following = view(), view(), Following()
     etl.fit(small_model(), DataLoader(first, batch_size=None), backend="cpu")
