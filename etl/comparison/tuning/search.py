@@ -28,6 +28,8 @@ MAX_CONFIGURATIONS, MIN_CONFIGURATIONS = 32, 4
 RACING_CONFIDENCE = 0.9
 # A configuration with too few rounds for an interval must be this much faster than another one.
 UNPROVEN_GAIN = 0.25
+# One whose first batches take this many times as long as those of the given one is not measured any further.
+TOO_SLOW = 4.0
 
 
 @dataclass(eq=False)
@@ -67,6 +69,10 @@ class Arm:
         return ratio_interval(pairs) if pairs else None
 
 
+# Yields a sample of each arm.
+Take = Callable[[Sequence[Arm]], Generator[TuningSample, None, None]]
+
+
 class Search:
     """Finds the fastest of many configurations of a strategy.
 
@@ -78,6 +84,8 @@ class Search:
     take : callable
         Called with arms; yields a sample of each, in their order, from one process. Raises `MeasurementError` if the
         next one cannot be measured.
+    look : callable or None
+        As `take`, for samples of a few batches each; None if they would take about as long as those of `take`.
     renew : callable
         Called before each round: starts a server with a newly randomized memory layout.
     epoch_batches : float
@@ -101,8 +109,9 @@ class Search:
     def __init__(
         self,
         given: Arm,
-        take: Callable[[Sequence[Arm]], Generator[TuningSample, None, None]],
+        take: Take,
         *,
+        look: Take | None,
         renew: Callable[[], None],
         epoch_batches: float,
         deadline: float,
@@ -113,6 +122,7 @@ class Search:
     ) -> None:
         self._given = given
         self._take_samples = take
+        self._look_at = look
         self._renew = renew
         self._epoch_batches = epoch_batches
         self._deadline = deadline
@@ -181,12 +191,14 @@ class Search:
             return False
         if len(racing) < 2 or self._now() >= self._deadline or self._given.failed or self.was_interrupted:
             return False
-        started, taken = self._now(), 0
         order = [racing[place] for place in balanced_order(len(racing), self._rounds, self._seed)]
-        seconds: dict[Arm, list[float]] = {each: [] for each in order}
         try:
             self._renew()
-            for each, sample in self._take_turns([*order, *order[::-1]], phase):
+            self._leave_out_slow_ones([each for each in order if not each.samples], phase)
+            order = [each for each in order if each in self._racing and not each.failed]
+            seconds: dict[Arm, list[float]] = {each: [] for each in order}
+            started, taken = self._now(), 0
+            for each, sample in self._take_turns([*order, *order[::-1]], phase, self._take_samples):
                 each.samples.append(sample)
                 seconds[each].append(sample.epoch_seconds(self._epoch_batches))
                 taken += 1
@@ -211,12 +223,28 @@ class Search:
         ]
         return True
 
-    def _take_turns(self, arms: Sequence[Arm], phase: str) -> Iterator[tuple[Arm, TuningSample]]:
+    def _leave_out_slow_ones(self, new: Sequence[Arm], phase: str) -> None:
+        """Let those leave whose first batches take `TOO_SLOW` times as long as those of the given one.
+
+        Whole turns of a few such ones would take most of the time.
+        """
+        if self._look_at is None or not new:
+            return
+        looks = dict(self._take_turns([self._given, *new], phase, self._look_at))
+        for each in new:
+            if each in looks and self._given in looks:
+                ratio = looks[each].seconds_per_batch / looks[self._given].seconds_per_batch
+                if ratio > TOO_SLOW:
+                    each.left = f"its first batches took {ratio:.1f} times as long as those of the given configuration"
+                    each.samples.append(looks[each])
+                    self._racing.remove(each)
+
+    def _take_turns(self, arms: Sequence[Arm], phase: str, take: Take) -> Iterator[tuple[Arm, TuningSample]]:
         """Yield each arm with a sample. After one that fails, the others go on in a new process."""
         left = list(arms)
         while left:
             try:
-                with contextlib.closing(self._take_samples(list(left))) as samples:
+                with contextlib.closing(take(list(left))) as samples:
                     while left:
                         done = (len(arms) - len(left), len(arms)) if phase == "tune" else (self._rounds, None)
                         self._progress(phase, *done)

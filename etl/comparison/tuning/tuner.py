@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from etl.comparison.judge.make_report import describe_machine, describe_versions
@@ -39,6 +40,8 @@ from etl.units import describe_settings
 
 # Length of the epochs of a turn, and their fewest batches. Epochs below `REPEATED_SECONDS` are repeated.
 EPOCH_SECONDS, MIN_EPOCH_BATCHES = 1.0, 16
+# Share of the batches of a turn that are looked at first.
+LOOK_SHARE = 0.1
 # Share of a strategy's time for writing stores besides that of the given configuration.
 WRITING_SHARE = 0.2
 # A configuration is given up after this many times the time of the given one, and this many seconds.
@@ -230,9 +233,11 @@ class _OneStrategy:
         self._select(deadline - began)
         given, seed = self._as_given, self._workload.settings.seed
         self._processes.renew()  # its start is not part of the first sample
+        few = max(MIN_EPOCH_BATCHES, round(LOOK_SHARE * self._turn_batches))
         search = Search(
             given,
             self._take,
+            look=partial(self._take, batches=few) if 2 * few <= self._turn_batches else None,
             renew=self._processes.renew,
             epoch_batches=self._scale.batches,
             deadline=deadline,
@@ -326,13 +331,16 @@ class _OneStrategy:
                 raise MeasurementError(self._preparation.failed[self._given])
         self._write([self._as_given], math.inf)
 
-    def _take(self, arms: Sequence[Arm]) -> Generator[TuningSample, None, None]:
-        """Yield samples from one process. Only an error in the first sample is raised as an error in the input."""
+    def _take(self, arms: Sequence[Arm], batches: int | None = None) -> Generator[TuningSample, None, None]:
+        """Yield samples from one process, of whole turns or of so many `batches`.
+
+        Only an error in the first sample is raised as an error in the input.
+        """
         limit = None if self._first_seconds is None else SLOWEST * self._first_seconds + MARGIN
-        turns = [(each.candidate, self._epochs(each)) for each in arms]
+        turns = [(each.candidate, 1 if batches else self._epochs(each)) for each in arms]
         try:
             started = time.monotonic()
-            for sample in self._processes.tune_in_turns(turns, self._turn_batches, limit):
+            for sample in self._processes.tune_in_turns(turns, batches or self._turn_batches, limit):
                 self._first_seconds = self._first_seconds or time.monotonic() - started
                 yield sample
         except InputError as error:

@@ -23,6 +23,7 @@ class Machine:
         self.renewed = 0
         self.processes = 0
         self.taken: list[Arm] = []
+        self.looked_at: list[Arm] = []
         self._seconds = seconds_per_batch
         self._noise = random.Random(3)
         self._spread = noise
@@ -35,14 +36,25 @@ class Machine:
             self.now += 1.0 + seconds
             yield TuningSample(seconds, seconds, 10**6)
 
+    def look(self, arms: Sequence[Arm]) -> Generator[TuningSample, None, None]:
+        """Yield samples of a tenth of the batches."""
+        for arm in arms:
+            self.looked_at.append(arm)
+            seconds = self._seconds(arm)
+            self.now += 1.0 + seconds / 10
+            yield TuningSample(seconds, seconds, 10**6)
+
     def renew(self) -> None:
         self.renewed += 1
         self.now += 2.0
 
-    def search(self, seconds: float, is_eligible: Callable[[Arm], bool] = lambda _: True) -> Search:
+    def search(
+        self, seconds: float, is_eligible: Callable[[Arm], bool] = lambda _: True, looks: bool = False
+    ) -> Search:
         return Search(
             configuration(0),
             self.take,
+            look=self.look if looks else None,
             renew=self.renew,
             epoch_batches=100.0,
             deadline=seconds,
@@ -106,6 +118,40 @@ def test_a_configuration_leaves_once_it_is_shown_to_be_slower_by_more_than_two_p
     assert "1.60 times as long as the best" in configuration(4).left
     assert "90% interval" in configuration(2).left
     assert configuration(3).left == ""
+
+
+def test_configurations_that_are_many_times_as_slow_do_not_use_up_the_time_of_the_others() -> None:
+    times = {0: 1.0, 1: 0.9, **dict.fromkeys(range(2, 12), 30.0), 12: 3.0}
+    machine = Machine(lambda each: times[number_of(each)], noise=0.001)
+    search = machine.search(300.0, looks=True)
+    search.measure_given()
+    found = search.confirm(search.explore(map(configuration, times), nothing_near))
+    assert found == [configuration(1)]
+    assert len(configuration(1).rounds) > 10
+    slow = configuration(2)
+    assert slow.left == "its first batches took 30.0 times as long as those of the given configuration"
+    assert (slow.rounds, len(slow.samples)) == ({}, 1)
+    assert slow not in machine.taken
+    assert configuration(12) in machine.taken
+    assert len(machine.looked_at) == len(times)  # each once, before its first turn
+
+
+def test_a_configuration_that_fails_when_it_is_looked_at_gets_no_turn() -> None:
+    machine = Machine(lambda each: 0.5)
+    look = machine.look
+
+    def failing(arms: Sequence[Arm]) -> Generator[TuningSample, None, None]:
+        for arm in arms:
+            if arm is configuration(1):
+                raise MeasurementError("it broke", reason="it broke")
+            yield from look([arm])
+
+    machine.look = failing  # type: ignore[method-assign]
+    search = machine.search(100.0, looks=True)
+    search.measure_given()
+    assert search.explore(map(configuration, range(3)), nothing_near) == [configuration(2)]
+    assert configuration(1).failed == "it broke"
+    assert configuration(1) not in machine.taken
 
 
 def test_every_round_has_a_new_server() -> None:
