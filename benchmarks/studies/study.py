@@ -97,7 +97,7 @@ def run_study(
         while missing := [each for each in keys(journal.results) if each not in journal.results]:
             if not took:
                 refuse_other_environment(path, here)
-            left = f", {len(missing) * statistics.median(took) / 60:.0f} minutes left" if took else ""
+            left = f", {len(missing) * statistics.median(took) / 60:.0f} min left" if took else ""
             errors.print(f"{len(took) + 1} of {len(took) + len(missing)}{left}: {name(missing[0])}", highlight=False)
             started = time.monotonic()
             journal.note(missing[0], measure(missing[0]))

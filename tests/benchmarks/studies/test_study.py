@@ -77,7 +77,7 @@ def test_what_an_interrupted_study_has_measured_is_not_measured_again(
         file.write('{"key": ["a", 2], "resu')  # cut off while it was written
     assert run(path, count) == (0, [1, 4, 9])
     assert measured == WANTED[1:]
-    assert "2 of 2, 0 minutes left: ('b', 3)" in capsys.readouterr().err
+    assert "2 of 2, 0 min left: ('b', 3)" in capsys.readouterr().err
     results = [{"environment"}, {"key", "result", "at"}]
     assert [set(json.loads(line)) for line in path.read_text().splitlines()][1:] == [*results, *results, results[1]]
     assert run(path, pytest.fail) == (0, [1, 4, 9])
