@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from etl.arguments import refuse_string
 from etl.sources.identity import source_digests, source_identity, source_origin
-from etl.sources.record import check_index, check_source, record_error, source_name
+from etl.sources.record import check_index, check_source, chosen_from, record_error, source_name
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
 from etl.stages.fields import flatten
 from etl.stages.pipeline import UNRELATED_TO_THE_RECORD, Pipeline
@@ -70,10 +70,11 @@ class Records:
             "source": source_name(source),
             "stages": [describe_stage(stage) for stage in done],
         }
-        options = getattr(source, "options", None)
+        dataset = chosen_from(source)
+        options = getattr(dataset, "options", None)
         if options is not None:
             self.provenance["options"] = dict(options)
-        classes = getattr(source, "classes", None)
+        classes = getattr(dataset, "classes", None)
         if classes is not None:
             self.provenance["classes"] = list(classes)
 

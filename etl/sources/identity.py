@@ -27,12 +27,15 @@ import presave
 from etl.sources.record import chosen_item
 from presave.errors import is_shortage
 from presave.files import checksum_bytes
+from presave.thread_safety import is_torch_subset
 
 # A digest covers so much of the content of all files together, in blocks that are spread evenly. States hold digests,
 # so these numbers must not change.
 SAMPLED_BLOCKS, BLOCK_NBYTES = 64, 64 << 10
 # File systems tell changes apart that are this long apart: a tick of the kernel, or two seconds if they count seconds.
 TICK_NS, COARSE_NS = 20_000_000, 2_000_000_000
+# What a `Subset` of torch has chosen: in digests, and in an identity.
+INDICES, CHOICE = "indices", "the choice of records"
 
 
 class Identified:
@@ -66,10 +69,13 @@ def source_digests(source: Any) -> dict[str, str]:
     """
     if isinstance(source, presave.Store):
         return store_digests(source.manifest)
+    if is_torch_subset(source):
+        digests = source_digests(source.dataset)
+        return {**digests, INDICES: _digest_indices(source, digests.get(INDICES, ""))}
     digest = getattr(source, "record_digests", None)
     if digest is not None:
-        digests: dict[str, str] = digest()
-        return digests
+        found: dict[str, str] = digest()
+        return found
     if _is_in_memory(source):
         return _digest_items([source[each] for each in range(0, len(source), max(1, len(source) // SAMPLED_BLOCKS))])
     samples = [listed_sample(source, each) for each in range(len(source))] if hasattr(source, "samples") else [None]
@@ -81,7 +87,10 @@ def source_digests(source: Any) -> dict[str, str]:
 
 
 def source_identity(source: Any) -> Mapping[str, Any] | None:
-    """Return the `identity` of a source; None if it has none."""
+    """Return the `identity` of a source; None if it has none. In that of a `Subset` of torch is its choice, too."""
+    if is_torch_subset(source):
+        of_all = source_identity(source.dataset)
+        return None if of_all is None else {**of_all, CHOICE: _digest_indices(source, of_all.get(CHOICE, ""))}
     identity = getattr(source, "identity", None)  # of a data set, it may be anything
     return identity if isinstance(identity, Mapping) else None
 
@@ -114,7 +123,7 @@ def store_digests(manifest: presave.Manifest) -> dict[str, str]:
 def digest_difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Return in which digests two sources differ, in words; empty if they agree in what is known of both."""
     common = before.keys() & now.keys()
-    if len(common) > 1:  # stores of the same source may hold other stages of it
+    if common - {"store", INDICES}:  # stores of the same source may hold other stages of it
         common.discard("store")
     return " and ".join(sorted(name for name in common if before[name] != now[name]))
 
@@ -157,6 +166,12 @@ def _digest_files(names: Sequence[str], paths: Sequence[str | Path], labels: Any
         "labels": _digest_labels(labels),
         "content": _digest_content(paths),
     }
+
+
+def _digest_indices(subset: Any, before: str) -> str:
+    """Return the digest of the indices of a `Subset` of torch; `before` is that of what it chooses from, if any."""
+    chosen = ",".join(map(format, subset.indices))  # of equal numbers the same, in a list, an array or a tensor
+    return checksum_bytes(f"{before} {chosen}".encode())
 
 
 def _digest_labels(labels: Any) -> str:

@@ -378,6 +378,54 @@ def test_the_files_that_a_data_set_lists_identify_its_items(make: Callable[[Path
     moved = etl.MapDataset(make(folder))
     with pytest.raises(presave.StoreError, match=r"record 0 was read from .*class0/0\.png .* and now it is"):
         _write(tmp_path / "s", moved)
-    if make is _Listed:
-        with pytest.raises(ValueError, match="other records than this iterator has"):
-            etl.RawIterator(moved, NOTHING, 4).load_state_dict(state)
+    with pytest.raises(ValueError, match="other records than this iterator has"):
+        etl.RawIterator(moved, NOTHING, 4).load_state_dict(state)
+
+
+def test_a_state_is_refused_by_another_subset_of_the_same_records(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    source = _open(_images(tmp_path))
+    for records in (source, list(source), etl.MapDataset(_Listed(tmp_path / "data"))):
+        first, second = torch.utils.data.random_split(records, [COUNT // 2] * 2)
+        state = json.loads(json.dumps(etl.RawIterator(first, NOTHING, 2).state_dict()))
+        same = torch.utils.data.Subset(records, torch.tensor(first.indices))
+        etl.RawIterator(same, NOTHING, 2).load_state_dict(state)
+        for other in (second, torch.utils.data.Subset(torch.utils.data.Subset(records, second.indices), range(6))):
+            with pytest.raises(ValueError, match="other records than this iterator has: their indices differ"):
+                etl.RawIterator(other, NOTHING, 2).load_state_dict(state)
+
+
+def test_a_state_of_a_subset_fits_a_store_of_it(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    chosen, others = torch.utils.data.random_split(_open(_images(tmp_path)), [COUNT // 2] * 2)
+    states = [etl.RawIterator(each, NOTHING, 2).state_dict() for each in (chosen, others)]
+    _write(tmp_path / "store", chosen)
+    with etl.PresavedIterator(tmp_path / "store", NOTHING, 2) as stored:
+        stored.load_state_dict(states[0])
+        with pytest.raises(ValueError, match="other records than this iterator has: their indices differ"):
+            stored.load_state_dict(states[1])
+
+
+@pytest.mark.parametrize("kind", ["csv", "tar", "idx", "cifar"])
+def test_an_interrupted_write_of_a_subset_refuses_another_choice_and_a_changed_file(kind: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = KINDS[kind](tmp_path)
+
+    def chosen(*indices: int) -> Any:
+        return torch.utils.data.Subset(_open(path), indices)
+
+    _begin(tmp_path / "store", chosen(0, 1, 2))
+    with pytest.raises(presave.StoreError, match=r"the choice of records was .* and is .*; delete that folder"):
+        _write(tmp_path / "store", chosen(0, 2, 1))
+    _change(path)
+    with pytest.raises(presave.StoreError, match=rf"{_file(path).name} was .* and is .*; delete that folder"):
+        _write(tmp_path / "store", chosen(0, 1, 2))
+
+
+def test_an_interrupted_write_of_a_subset_refuses_other_options_of_its_source(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = csv_files.write(tmp_path, "a\n0\n?\n?\n")
+    first, second = (torch.utils.data.Subset(etl.Csv(path, missing=each), range(3)) for each in (1, 2))
+    _begin(tmp_path / "store", first)
+    with pytest.raises(presave.StoreError, match=r"in provenance, options was .* and is .*; delete that folder"):
+        _write(tmp_path / "store", second)
