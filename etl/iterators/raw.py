@@ -28,8 +28,8 @@ class RawIterator(IndexedIterator):
         The records: mappings with `features` and `label`. Either is a tuple of arrays if a record has several inputs or
         labels.
     pipeline : Pipeline, optional
-        The stages that each record goes through. By default those that suit a source of etl, such as `image_pipeline()`
-        for photographs; none for other sources.
+        The stages that each record goes through. By default those that suit a source of etl, or a `Subset`
+        of one, such as `image_pipeline()` for photographs; none for other sources.
     batch_size : int
         Records in a batch. The last batch of an epoch may have fewer.
     shuffle : bool

@@ -7,6 +7,7 @@ from typing import Any
 
 from etl.functions import call_by_name, find_function
 from etl.sources import Cifar10, Idx, ImageFolder, Tar
+from etl.sources.record import chosen_from
 from etl.stages import DECODERS, ChannelsFirst, Decode, Normalise, Resize
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.stage import is_random, stage_name
@@ -111,13 +112,14 @@ def open_pipeline(name: str | None, source: Any, size: int, decoder: str) -> Pip
 def default_pipeline(source: Any, size: int = 224, decoder: str = "pillow") -> Pipeline:
     """Return the pipeline that turns records of `source` into training arrays.
 
-    It has no stages unless the source is one of this package whose records need some.
+    It has no stages unless the source is one of this package whose records need some, or a `Subset` of torch of one.
 
     Parameters
     ----------
     decoder : str
         One of `PRESET_DECODERS`, for photographs.
     """
+    source = chosen_from(source)
     if isinstance(source, Idx):
         return digits_pipeline()
     if isinstance(source, Cifar10):

@@ -56,6 +56,16 @@ def test_without_a_name_it_is_the_default_of_the_source(photographs: Path) -> No
         assert default_pipeline(source, 8, "pillow").names == ()
 
 
+def test_a_part_of_a_source_has_the_default_of_the_whole(photographs: Path) -> None:
+    torch = pytest.importorskip("torch")
+    source = etl.ImageFolder(photographs)
+    part = torch.utils.data.Subset(torch.utils.data.Subset(source, range(30, 40)), [1, 0])
+    (found,) = etl.RawIterator(part)
+    (expected,) = etl.RawIterator([source[31], source[30]], etl.image_pipeline())
+    np.testing.assert_array_equal(found.features, expected.features)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+
+
 @pytest.mark.usefixtures("my_data")
 def test_a_function_gets_the_source_if_it_has_a_parameter() -> None:
     assert opened("my_data:pipeline").names == ("double",)
