@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Normalise:
     Attributes
     ----------
     mean, std : tuple of float
-        One number for each channel, for pixels from 0 to 1.
+        One number for each channel, for pixels from 0 to 1; arrays, as they are measured, become tuples.
 
     Raises
     ------
@@ -49,6 +49,9 @@ class Normalise:
     written_dtype: ClassVar[np.dtype] = np.dtype(np.float32)
 
     def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            given: Any = getattr(self, name)
+            object.__setattr__(self, name, tuple(given.reshape(-1).tolist() if hasattr(given, "reshape") else given))
         if len(self.mean) != len(self.std) or not self.mean:
             raise ValueError(f"mean {self.mean} and std {self.std} need one number for each channel")
         if min(self.std) <= 0:

@@ -202,6 +202,17 @@ def test_wrong_statistics_are_refused(mean: tuple[float, ...], std: tuple[float,
         Normalise(mean, std)
 
 
+def test_statistics_may_be_arrays_as_they_are_measured() -> None:
+    pixels = PIXELS / 255
+    mean: Any = pixels.mean(axis=(0, 1))
+    std: Any = pixels.std(axis=(0, 1), keepdims=True)
+    measured, written = Normalise(mean, std), Normalise(tuple(mean.tolist()), tuple(std.ravel().tolist()))
+    assert measured == written
+    assert etl.Pipeline([measured]).fingerprint == etl.Pipeline([written]).fingerprint
+    found = measured({"features": PIXELS.transpose(2, 0, 1)})["features"]
+    np.testing.assert_allclose([found.mean(axis=(1, 2)), found.std(axis=(1, 2))], [[0] * 3, [1] * 3], atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", [(1, 4, 4), (3, 4), ()])
 def test_normalise_says_which_shape_it_wants(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=rf"features have shape {re.escape(str(shape))}, not \(3, height, width\)"):
