@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
+
+import numpy as np
 
 from etl.arguments import refuse_string
 from etl.sources.identity import source_digests, source_identity, source_origin
@@ -71,11 +73,11 @@ class Records:
             "stages": [describe_stage(stage) for stage in done],
         }
         dataset = chosen_from(source)
-        options = getattr(dataset, "options", None)
-        if options is not None:
+        # Attributes of a user's data set may be anything: a parser's options, the number of classes.
+        options, classes = getattr(dataset, "options", None), getattr(dataset, "classes", None)
+        if isinstance(options, Mapping):
             self.provenance["options"] = dict(options)
-        classes = getattr(dataset, "classes", None)
-        if classes is not None:
+        if isinstance(classes, (list, tuple, np.ndarray)) and all(isinstance(each, str) for each in classes):
             self.provenance["classes"] = list(classes)
 
     @property

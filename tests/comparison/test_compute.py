@@ -284,6 +284,15 @@ def test_other_labels_are_refused(tmp_path: Path, labels: Any, of_batch: Any, sa
         make_compute(workload, batch).step(batch)
 
 
+def test_a_data_set_may_call_the_number_of_its_classes_so(tmp_path: Path) -> None:
+    class Numbered(list[Any]):
+        classes = 3
+
+    workload = labelled(tmp_path, [0, 2, 1, 0])
+    workload.source = Numbered({"features": np.zeros(4, np.float32), "label": label} for label in (0, 2, 1, 0))
+    assert classes_of(workload, np.zeros(4, np.int64)) == Classes(3)
+
+
 def test_classes_that_ranks_find_at_once_appear_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workload, replace, seen = labelled(tmp_path, [0, 2, 1, 0]), os.replace, []
 

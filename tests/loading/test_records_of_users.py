@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import etl
+import presave
 from etl.loading import Padding
 from etl.loading.buffer_pool import MIN_NBYTES
 from etl.sources import RecordError
@@ -190,6 +193,20 @@ def test_a_source_may_have_a_name_and_a_description_that_are_no_texts() -> None:
 
     with pytest.raises(RecordError, match=r"^record 1 of Table: failed at stage 'read': no such row$"):
         list(etl.RawIterator(Table(), NOTHING, 3))
+
+
+@pytest.mark.parametrize("classes", [3, np.arange(3), {"a": 0}, len], ids=["number", "numbers", "mapping", "function"])
+def test_a_source_may_have_classes_and_options_of_any_kind(classes: Any, tmp_path: Path) -> None:
+    class Scans(OneThread):
+        classes: Any = None
+        options = argparse.Namespace(root="scans")
+
+    scans = Scans([{"features": np.ones(2), "label": number} for number in range(3)])
+    scans.classes = classes
+    with presave.write(tmp_path / "store", etl.records(scans, NOTHING)) as store:
+        assert store.manifest.provenance.keys() == {"source", "stages"}
+    scans.classes = np.array(["a", "b", "c"])
+    assert etl.records(scans, NOTHING).provenance["classes"] == ["a", "b", "c"]
 
 
 def test_a_missing_key_is_called_one() -> None:

@@ -6,7 +6,7 @@ import copy
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -273,7 +273,7 @@ def classes_of(work: Work, labels: np.ndarray | None) -> Classes:
         return Classes(int(np.prod(labels.shape[1:])) if labels.ndim > 1 else 1)
     records = work.source
     classes = getattr(records, "classes", None)
-    if classes is not None:
+    if isinstance(classes, Sized):  # of a user's data set, it may be a number
         return Classes(len(classes))
     if not getattr(records, "is_readable", True):
         raise ValueError(
