@@ -247,7 +247,7 @@ def read_layout(
         chosen = _find_columns(path, names, features)
     if not chosen:
         raise ValueError(f"{path} has no columns for features; it has {_quoted(names)}{_delimiter_hint(names)}")
-    is_named = any(isinstance(column, str) for column in (label, *(features or ())))
+    is_named = any(isinstance(column, str) for column in (label, *(() if features is None else features)))
     if header and not is_named and not row_names and all(NUMBER.fullmatch(fields[column]) for column in chosen):
         raise ValueError(
             f"{path}, line 1 holds numbers: pass header=False if it is the first row; if they are the names of "

@@ -67,15 +67,19 @@ class ClassNumbers:
 class ClassNames:
     """Class names: the number of a class is its index in `classes`. Blanks around a name do not count.
 
-    Raises `ValueError` for a repeated name, and for a string, whose letters would be names.
+    Raises `ValueError` for a repeated name, for one that is no text, and for a string, whose letters would be names.
     """
 
     def __init__(self, classes: Sequence[str]) -> None:
         refuse_string("classes", classes)
-        repeated = [name for name, count in Counter(map(str.strip, classes)).items() if count > 1]
-        if repeated or not classes:
+        given: list[Any] = list(classes)
+        wrong = [each for each in given if not isinstance(each, str)]
+        if wrong:
+            raise ValueError(f"classes holds {wrong[0]}, which is no text; write it as labels are, '{wrong[0]}'")
+        repeated = [name for name, count in Counter(map(str.strip, given)).items() if count > 1]
+        if repeated or not given:
             raise ValueError(f"classes holds {repeated[0]!r} twice" if repeated else "classes is empty")
-        self.classes = list(classes)
+        self.classes = list(map(str, given))
         self._numbers = {name.strip().encode(): number for number, name in enumerate(self.classes)}
 
     def value(self, text: bytes) -> int:

@@ -51,6 +51,16 @@ def test_columns_are_chosen_by_name_or_number(tmp_path: Path) -> None:
     assert "label" not in etl.Csv(path, features=["a"])[0]
 
 
+def test_columns_and_classes_may_be_in_arrays_as_of_another_table(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b,kind\n1,2,u\n3,4,v\n")
+    names: dict[str, Any] = {"features": np.array(["b", "a"]), "classes": np.array(["v", "u"])}
+    source = etl.Csv(path, label="kind", **names)
+    assert features(source) == [[2, 1], [4, 3]]
+    assert labels(source) == [1, 0]
+    written = etl.Csv(path, label="kind", features=["b", "a"], classes=["v", "u"])
+    assert (source.identity, source.options) == (written.identity, written.options)
+
+
 def test_choosing_many_columns_takes_no_list_of_all_names_for_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +257,7 @@ def test_float64_keeps_what_float32_rounds_or_cannot_hold(tmp_path: Path) -> Non
         ({"label": "kind", "classes": ["cat", "cat"]}, "classes holds 'cat' twice"),
         ({"label": "kind", "classes": []}, "classes is empty"),
         ({"label": "kind", "classes": "cat"}, r"classes is a collection of names, such as \['cat'\]"),
+        ({"label": "kind", "classes": [1, 2]}, "classes holds 1, which is no text; write it as labels are, '1'"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
