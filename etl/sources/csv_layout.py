@@ -224,7 +224,7 @@ def read_layout(
         raise ValueError(f"delimiter must be one ASCII character, and not a quote or a line end, not {delimiter!r}")
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
-    mark_nbytes, line = _first_line(path)
+    mark_nbytes, line = read_first_line(path)
     if line.count(delimiter.encode()) >= MAX_COLUMNS:
         raise ValueError(f"{path}, line 1 has more than {MAX_COLUMNS:,} columns; is this a CSV file?")
     fields = _join_quoted(line.rstrip(b"\r\n").split(delimiter.encode()), delimiter.encode(), f"{path}, line 1")
@@ -269,8 +269,8 @@ def read_layout(
     )
 
 
-def _first_line(path: Path) -> tuple[int, bytes]:
-    """Return the size of the byte order mark, and the first line with its end."""
+def read_first_line(path: Path) -> tuple[int, bytes]:
+    """Return the size of the byte order mark of a CSV file, and its first line with its end."""
     check_file(path)
     with path.open("rb") as file:
         start = file.read(len(codecs.BOM_UTF8))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from etl.sources.csv_layout import CsvLayout, read_layout
+from etl.sources.csv_layout import OTHER_DELIMITERS, CsvLayout, read_first_line, read_layout
 from etl.sources.csv_rows import scan_rows
 from etl.sources.folder_walk import FolderWalk
 from etl.sources.labels import ClassNames, LabelFinder, Labels, Targets
@@ -75,7 +75,11 @@ def label_sequences(
     Return also the names of the classes, if they have names. Raises `ValueError` if a label is invalid, or a file has
     none or more than one.
     """
-    layout = read_layout(root / LABELS_FILE, "label", features=["name"], dtype=dtype)
+    path = root / LABELS_FILE
+    _, header = read_first_line(path)
+    # Its own, since it may come from a spreadsheet, and the sequences from elsewhere.
+    delimiter = next((each for each in (",", *OTHER_DELIMITERS) if each.encode() in header), ",")
+    layout = read_layout(path, "label", features=["name"], delimiter=delimiter, dtype=dtype)
     known = {key: name for name in files for key in (name[: -len(SUFFIX)], name)}
     texts: dict[str, bytes] = {}
     lines: dict[str, int] = {}

@@ -30,8 +30,8 @@ class Sequences(Identified):
     Labels come from the first of these that exists:
 
     1. the column `label` of each file, one label for each step;
-    2. the file `labels.csv` in the folder, whose first line is `name,label`, one label for each sequence (names with
-       or without `.csv`);
+    2. the file `labels.csv` in the folder, whose first line is `name,label`, also with another separator, one label
+       for each sequence (names with or without `.csv`);
     3. the index of the sub-folder with the file, as in `ImageFolder`.
 
     Parameters

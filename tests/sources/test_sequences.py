@@ -72,6 +72,17 @@ def test_labels_in_a_file_belong_to_names_with_or_without_their_ending(tmp_path:
     assert [given[number]["label"] for number in range(3)] == [1, 0, 0]
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_labels_in_a_file_may_be_separated_otherwise_than_steps(separator: str, delimiter: str, tmp_path: Path) -> None:
+    for name in ("s1", "s2"):
+        write(tmp_path, **{name: steps((1, 2), (3, 4)).replace(",", delimiter)})
+    write(tmp_path, labels="name,label\ns2,walk\ns1,run\n".replace(",", separator))
+    source = etl.Sequences(tmp_path, delimiter=delimiter)
+    assert source.classes == ["run", "walk"]
+    assert [source[number]["label"] for number in range(2)] == [0, 1]
+
+
 def test_labels_in_a_file_may_be_numbers_of_classes_or_targets(tmp_path: Path) -> None:
     flat(tmp_path)
     write(tmp_path, labels="name,label\ns10,4\ns1,2\ns2,-3\n")
