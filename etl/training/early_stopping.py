@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.arguments import describe, whole_number
 from etl.iterators import BatchIterator
+from etl.iterators.iterator import close_epoch
 from etl.iterators.user_loader import as_iterator, is_exhausted_by_iterating
 from etl.loading.batch import Batch, as_batch
 from etl.training.listeners import Iteration
@@ -227,10 +228,14 @@ class EarlyStopping:
 
         def losses() -> list[tuple[float, int]]:
             found = []
-            for batch in batches:
-                kept = _without_repeated(training.backend.put(as_batch(batch)))
-                if kept.records:
-                    found.append((float(step.loss(kept)), _weight(kept)))
+            epoch = iter(batches)
+            try:
+                for batch in epoch:
+                    kept = _without_repeated(training.backend.put(as_batch(batch)))
+                    if kept.records:
+                        found.append((float(step.loss(kept)), _weight(kept)))
+            finally:
+                close_epoch(epoch, batches)
             return found
 
         return _mean(_evaluating(training.model, losses), training.ranks)

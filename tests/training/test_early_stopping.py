@@ -17,6 +17,7 @@ import etl
 from etl.loading.batch import Batch
 from etl.training import EarlyStopping, FitResult
 from etl.training.early_stopping import _weight
+from tests.leftovers import prefetch_threads
 from tests.training.rank_jobs import make_model, raw
 
 
@@ -153,6 +154,18 @@ def test_batches_that_cannot_be_evaluated_each_epoch_are_refused() -> None:
     batches = raw(16)
     with pytest.raises(ValueError, match="evaluate needs batches of its own"):
         etl.fit(make_model(), batches, backend="cpu", listeners=[EarlyStopping(max_epochs=2, evaluate=batches)])
+
+
+def test_an_error_in_an_evaluation_leaves_no_thread_though_its_traceback_is_held() -> None:
+    def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if not torch.is_grad_enabled():
+            raise RuntimeError("the loss fails")
+        return torch.nn.functional.cross_entropy(output, labels)
+
+    with pytest.raises(RuntimeError, match="the loss fails") as error:
+        fit(EarlyStopping(max_epochs=2, evaluate=etl.AsyncIterator(raw(40))), loss=loss)
+    assert prefetch_threads() == []
+    assert error.tb is not None
 
 
 @pytest.mark.parametrize(
