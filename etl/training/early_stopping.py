@@ -13,6 +13,8 @@ from etl.iterators import BatchIterator
 from etl.iterators.iterator import close_epoch
 from etl.iterators.user_loader import as_iterator, is_exhausted_by_iterating
 from etl.loading.batch import Batch, as_batch
+from etl.measuring.structure import count_batches
+from etl.training.fit import no_batches_reason
 from etl.training.listeners import Iteration
 from etl.training.ranks import Ranks
 from etl.training.step import TrainingStep
@@ -56,7 +58,8 @@ class EarlyStopping:
     Raises
     ------
     ValueError
-        If an argument is invalid, or another one on another rank; if a score is not a number.
+        If an argument is invalid, or another one on another rank; if there are no batches to evaluate; if a score is
+        not a number.
 
     Notes
     -----
@@ -215,6 +218,8 @@ class EarlyStopping:
         whole = as_iterator(self._evaluate)
         part = training.ranks.share(whole)
         training.ranks.check_order(part)
+        if not any(training.ranks.gather(count_batches(part) != 0)):
+            raise _nothing_to_evaluate(part)
         self._part = None if part is whole else part
         return lambda: self._mean_loss(training, part)
 
@@ -238,7 +243,14 @@ class EarlyStopping:
                 close_epoch(epoch, batches)
             return found
 
-        return _mean(_evaluating(training.model, losses), training.ranks)
+        own: list[tuple[float, float]] = _evaluating(training.model, losses)
+        if not any(training.ranks.gather(len(own))):
+            raise _nothing_to_evaluate(batches)
+        return _mean(own, training.ranks)
+
+
+def _nothing_to_evaluate(batches: BatchIterator) -> ValueError:
+    return ValueError(f"evaluate has no batches; {no_batches_reason(batches)}")
 
 
 def _evaluating(model: torch.nn.Module, function: Callable[[], Any]) -> Any:

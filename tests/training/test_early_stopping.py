@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import etl
 from etl.loading.batch import Batch
@@ -154,6 +155,14 @@ def test_batches_that_cannot_be_evaluated_each_epoch_are_refused() -> None:
     batches = raw(16)
     with pytest.raises(ValueError, match="evaluate needs batches of its own"):
         etl.fit(make_model(), batches, backend="cpu", listeners=[EarlyStopping(max_epochs=2, evaluate=batches)])
+
+
+def test_an_evaluation_without_batches_is_an_error_that_says_why() -> None:
+    with pytest.raises(ValueError, match="evaluate has no batches; 3 records do not fill a batch of 4, "):
+        fit(EarlyStopping(max_epochs=2, evaluate=raw(3, 4, drop_last=True)))
+    exhausted = iter(DataLoader(TensorDataset(torch.ones(4, 6), torch.zeros(4, dtype=torch.long)), 2))
+    with pytest.raises(ValueError, match="evaluate has no batches; an iterator, such as a generator, ends once"):
+        fit(EarlyStopping(max_epochs=2, evaluate=exhausted))
 
 
 def test_an_error_in_an_evaluation_leaves_no_thread_though_its_traceback_is_held() -> None:
