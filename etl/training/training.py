@@ -89,12 +89,12 @@ class Training:
     @property
     def can_resume(self) -> bool:
         """True if the iterator can resume within an epoch."""
-        return bool(getattr(self.iterator, "can_resume", True))
+        return self.position is not None
 
     @property
     def position(self) -> tuple[int, int] | None:
         """Epoch and position within it after the last batch; None if the iterator does not tell."""
-        if not self.can_resume:
+        if not getattr(self.iterator, "can_resume", True):
             return None
         try:
             state: Any = self.iterator.state_dict()

@@ -156,6 +156,28 @@ def test_an_iterator_of_ones_own_needs_no_state() -> None:
     assert etl.fit(make_model(), Own(), backend="cpu", epochs=2).epochs == 2
 
 
+@pytest.mark.parametrize("wrap", [lambda batches: batches, etl.AsyncIterator])
+def test_an_iterator_of_ones_own_without_a_state_resumes_at_the_start_of_an_epoch(tmp_path: Path, wrap: Any) -> None:
+    class Own(BatchIterator):
+        async_supported = True
+        batch_size, dtype, epoch = 4, "float32", 0
+
+        def __iter__(self) -> Any:
+            yield from raw(8)
+            self.epoch += 1
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+    path = tmp_path / "checkpoint"
+    with pytest.raises(StopError):
+        fit(path, 3, every=None, batches=wrap(Own()))
+    _, rest = fit(path, every=None, batches=wrap(Own()))
+    assert rest.epochs == EPOCHS - 1
+    with pytest.raises(ValueError, match="cannot be resumed within an epoch: leave out `every`"):
+        fit(tmp_path / "other", batches=wrap(Own()))
+
+
 def test_a_save_that_is_killed_keeps_the_file_before_and_leaves_nothing_once_the_training_goes_on(
     tmp_path: Path,
 ) -> None:
