@@ -147,7 +147,7 @@ class Training:
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
-        except (RuntimeError, KeyError) as error:
+        except (RuntimeError, ValueError, KeyError) as error:
             self._load_iterator(before)
             raise ValueError(f"the state is of another model or optimizer: {error}") from error
         self.first_epoch = state["first_epoch"]

@@ -231,6 +231,13 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
             listeners=[FailAfter(9), Checkpoint(path)],
         )
     assert batches.epoch == 0  # not that of the checkpoint
+    with pytest.raises(ValueError, match="of another model or optimizer: loaded state dict has a different number of"):
+        fit(
+            path,
+            batches=batches,
+            optimizer=lambda model: torch.optim.Adam([{"params": [each]} for each in model.parameters()]),
+        )
+    assert batches.epoch == 0
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES])
