@@ -124,9 +124,10 @@ class EarlyStopping:
         self._stop_if_over(self._running)
 
     def iteration_done(self, iteration: Iteration) -> None:
-        """Note the loss, and stop if the time is over on rank 0."""
+        """Note the loss if it decides, and stop if the time is over on rank 0."""
         training = self._running
-        self._losses.append((iteration.score, iteration.samples))
+        if self._evaluate is None:  # otherwise each would be kept, in the memory of the device, until the epoch ends
+            self._losses.append((iteration.score, iteration.samples))
         if self._max_seconds is not None and training.ranks.first(time.monotonic() >= self._until):
             training.stop(f"{self._max_seconds:g} s are over")
 

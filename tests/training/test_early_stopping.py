@@ -101,6 +101,19 @@ def test_by_default_the_score_is_that_of_the_training() -> None:
     assert stopping.scores == pytest.approx([np.mean(result.scores[:4]), np.mean(result.scores[4:])], rel=1e-6)
 
 
+def test_losses_are_kept_only_where_they_decide() -> None:
+    kept: list[int] = []
+
+    class Counting(EarlyStopping):
+        def iteration_done(self, iteration: Any) -> None:
+            super().iteration_done(iteration)
+            kept.append(len(self.state_dict()["losses"]))
+
+    fit(Counting(max_epochs=1))
+    fit(Counting(max_epochs=1, evaluate=scores_of(1)))
+    assert kept == [1, 2, 3, 4, 0, 0, 0, 0]
+
+
 def test_losses_before_a_resume_weigh_the_same_on_another_number_of_ranks() -> None:
     def started(world_size: int) -> Any:
         stopping = EarlyStopping(max_epochs=2, keep_best=False)
