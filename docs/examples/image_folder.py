@@ -22,8 +22,9 @@ def main(photos: str = "photos", epochs: int = 2) -> float:
     model = etl.models.create("lenet", (3, 64, 64), len(source.classes))
     optimizer = torch.optim.Adam(model.parameters())
     with etl.AsyncIterator(saved, prefetch_size=2) as train:
+        loader = etl.TorchDataset(train)
         for _ in range(epochs):
-            for features, labels in etl.TorchDataset(train):
+            for features, labels in loader:
                 loss = torch.nn.functional.cross_entropy(model(features), labels)
                 optimizer.zero_grad()
                 loss.backward()

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from etl.iterators import BatchIterator
+from etl.iterators.iterator import call_optional
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import State
 from etl.training.backends.tensors import as_tensor, map_batch
@@ -26,10 +27,10 @@ class TorchDataset(IterableDataset[Any]):
     records lack is None. It is batched already: use `DataLoader(view, batch_size=None)`, or no DataLoader at all.
 
     As with a DataLoader, every loop over it is an epoch of its own, with its own order, whether it was left early or
-    not; `set_epoch(n)` chooses which. torchdata's `StatefulDataLoader` and Lightning save and restore `state_dict` and
-    `load_state_dict`. Under torch.distributed give each rank its part:
-    `TorchDataset(iterator.shard(rank, world_size))`; but give Accelerate all records, since its main process reads for
-    all others and divides what it has read.
+    not; `set_epoch(n)` chooses which. Make it once, not in each epoch: a new view repeats an epoch that was left early.
+    torchdata's `StatefulDataLoader` and Lightning save and restore `state_dict` and `load_state_dict`. Under
+    torch.distributed give each rank its part: `TorchDataset(iterator.shard(rank, world_size))`; but give Accelerate all
+    records, since its main process reads for all others and divides what it has read.
 
     Parameters
     ----------
@@ -67,8 +68,8 @@ class TorchDataset(IterableDataset[Any]):
         # A generator, so that the epoch begins when the first batch is asked for, not when iter() is called.
         if get_worker_info() is not None:
             raise RuntimeError(IN_A_WORKER)
-        if self._begun == self.iterator.epoch:
-            self.iterator.set_epoch(self._begun + 1)
+        if self._is_begun:
+            self.iterator.set_epoch(self.iterator.epoch + 1)
         batches = map(self._as_tensors, self.iterator)
         self._begun, self._is_resumed = self.iterator.epoch, False
         yield from batches
@@ -86,7 +87,7 @@ class TorchDataset(IterableDataset[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that the next loop begins, or resumes."""
-        return self.iterator.epoch + (self._begun == self.iterator.epoch)
+        return self.iterator.epoch + self._is_begun
 
     @property
     def order_settings(self) -> State:
@@ -99,7 +100,10 @@ class TorchDataset(IterableDataset[Any]):
 
         Training loops call this before every epoch.
         """
-        if not (self._is_resumed and epoch == self.iterator.epoch):
+        is_chosen = self._is_resumed or self._was_reset
+        if is_chosen:
+            call_optional(self.iterator, "settle")  # it may have been chosen in an iterator below
+        if not (is_chosen and epoch == self.iterator.epoch):
             self.iterator.set_epoch(epoch)
             self._is_resumed = False
         self._begun = None
@@ -112,6 +116,16 @@ class TorchDataset(IterableDataset[Any]):
         """Resume at `state`, taken by this or by an iterator; raises `ValueError` if it does not fit."""
         self.iterator.load_state_dict(state)
         self._begun, self._is_resumed = None, True
+
+    @property
+    def _is_begun(self) -> bool:
+        """True if the last loop has begun the epoch of the iterator, and nothing was chosen there since."""
+        return self._begun == self.iterator.epoch and not self._was_reset
+
+    @property
+    def _was_reset(self) -> bool:
+        """True if an epoch or a state was chosen on the iterator itself since its last loop began."""
+        return getattr(self.iterator, "was_reset", False)
 
     def _as_tensors(self, batch: Batch) -> tuple[Any, ...]:
         tensors = map_batch(batch, as_tensor)

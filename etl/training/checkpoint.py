@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -25,7 +26,8 @@ class Checkpoint:
     path : str or Path
         The file. A new one replaces it in one step, so that it is whole at any time.
     every : int, optional
-        Iterations from one save to the next. By default, it is saved at the end of each epoch, and of the fit.
+        Iterations from one save to the next. By default, it is saved at the end of each epoch, and of the fit; if the
+        batches are of a loader that cannot resume within an epoch, at the end of each epoch alone.
 
     Raises
     ------
@@ -36,6 +38,12 @@ class Checkpoint:
         numpy.
     OSError
         If the file cannot be read or written.
+
+    Warns
+    -----
+    UserWarning
+        If the training is stopped within an epoch, and the batches cannot be resumed there: with the number of
+        iterations that are not saved.
 
     Notes
     -----
@@ -93,6 +101,14 @@ class Checkpoint:
         if self._unsaved and training.can_resume and not training.failed:
             self._save()
         self._training = None
+        if self._unsaved and not training.failed and training.ranks.rank == 0:
+            warnings.warn(
+                f"epoch {training.iterator.epoch} was stopped after iterations that are not in {self._path}: "
+                f"{self._unsaved:,}. These batches cannot be resumed within an epoch, so a program that is run again "
+                "trains on all of it, by the model before it; RawIterator and PresavedIterator resume at any batch",
+                UserWarning,
+                stacklevel=2,
+            )
 
     @property
     def _running(self) -> Training:

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from etl.arguments import describe, whole_number
 from etl.iterators import BatchIterator
+from etl.iterators.iterator import close_epoch
 from etl.iterators.user_loader import as_iterator, is_exhausted_by_iterating
 from etl.loading.batch import Batch, as_batch
+from etl.measuring.structure import count_batches
+from etl.training.fit import no_batches_reason
 from etl.training.listeners import Iteration
 from etl.training.ranks import Ranks
 from etl.training.step import TrainingStep
@@ -55,7 +58,8 @@ class EarlyStopping:
     Raises
     ------
     ValueError
-        If an argument is invalid, or another one on another rank; if a score is not a number.
+        If an argument is invalid, or another one on another rank; if there are no batches to evaluate; if a score is
+        not a number.
 
     Notes
     -----
@@ -120,9 +124,10 @@ class EarlyStopping:
         self._stop_if_over(self._running)
 
     def iteration_done(self, iteration: Iteration) -> None:
-        """Note the loss, and stop if the time is over on rank 0."""
+        """Note the loss if it decides, and stop if the time is over on rank 0."""
         training = self._running
-        self._losses.append((iteration.score, iteration.samples))
+        if self._evaluate is None:  # otherwise each would be kept, in the memory of the device, until the epoch ends
+            self._losses.append((iteration.score, iteration.samples))
         if self._max_seconds is not None and training.ranks.first(time.monotonic() >= self._until):
             training.stop(f"{self._max_seconds:g} s are over")
 
@@ -214,6 +219,8 @@ class EarlyStopping:
         whole = as_iterator(self._evaluate)
         part = training.ranks.share(whole)
         training.ranks.check_order(part)
+        if not any(training.ranks.gather(count_batches(part) != 0)):
+            raise _nothing_to_evaluate(part)
         self._part = None if part is whole else part
         return lambda: self._mean_loss(training, part)
 
@@ -227,13 +234,24 @@ class EarlyStopping:
 
         def losses() -> list[tuple[float, int]]:
             found = []
-            for batch in batches:
-                kept = _without_repeated(training.backend.put(as_batch(batch)))
-                if kept.records:
-                    found.append((float(step.loss(kept)), _weight(kept)))
+            epoch = iter(batches)
+            try:
+                for batch in epoch:
+                    kept = _without_repeated(training.backend.put(as_batch(batch)))
+                    if kept.records:
+                        found.append((float(step.loss(kept)), _weight(kept)))
+            finally:
+                close_epoch(epoch, batches)
             return found
 
-        return _mean(_evaluating(training.model, losses), training.ranks)
+        own: list[tuple[float, float]] = _evaluating(training.model, losses)
+        if not any(training.ranks.gather(len(own))):
+            raise _nothing_to_evaluate(batches)
+        return _mean(own, training.ranks)
+
+
+def _nothing_to_evaluate(batches: BatchIterator) -> ValueError:
+    return ValueError(f"evaluate has no batches; {no_batches_reason(batches)}")
 
 
 def _evaluating(model: torch.nn.Module, function: Callable[[], Any]) -> Any:

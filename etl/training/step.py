@@ -64,7 +64,10 @@ class ForwardPass:
                 "choose another batch size (--batch-size), a larger --size, or leave such a batch out (drop_last=True)"
             )
         weights = next((each.dtype for each in self._model.parameters() if each.is_floating_point()), None)
-        others = [each.dtype for each in inputs if each.dtype != weights]
+        # Integers last: beside other inputs, they are those of an embedding.
+        others = sorted(
+            (each.dtype for each in inputs if each.dtype != weights), key=lambda dtype: not dtype.is_floating_point
+        )
         if weights is None or not others or not any(word in error for word in OF_DTYPES):
             return None
         how = f"dtype={_name(weights)!r} (--dtype) does"

@@ -89,12 +89,12 @@ class Training:
     @property
     def can_resume(self) -> bool:
         """True if the iterator can resume within an epoch."""
-        return bool(getattr(self.iterator, "can_resume", True))
+        return self.position is not None
 
     @property
     def position(self) -> tuple[int, int] | None:
         """Epoch and position within it after the last batch; None if the iterator does not tell."""
-        if not self.can_resume:
+        if not getattr(self.iterator, "can_resume", True):
             return None
         try:
             state: Any = self.iterator.state_dict()
@@ -147,7 +147,7 @@ class Training:
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
-        except (RuntimeError, KeyError) as error:
+        except (RuntimeError, ValueError, KeyError) as error:
             self._load_iterator(before)
             raise ValueError(f"the state is of another model or optimizer: {error}") from error
         self.first_epoch = state["first_epoch"]

@@ -148,6 +148,26 @@ def test_setting_another_epoch_discards_the_loaded_state(make: Make) -> None:
     assert labels_of(resumed) == epochs_of(make(), 1)[0]
 
 
+def test_a_state_or_an_epoch_that_the_iterator_itself_was_given_holds(make: Make) -> None:
+    iterator, expected = make(), epochs_of(make(), 2)
+    view = etl.TorchDataset(iterator)
+    batches = iter(view)
+    next(batches)
+    state = iterator.state_dict()
+    next(batches)
+    iterator.load_state_dict(state)  # as after a loss that is not a number
+    assert view.epoch == 0
+    assert labels_of(view) == expected[0][1:]
+    next(iter(view))
+    iterator.set_epoch(1)
+    assert labels_of(view) == expected[1]
+    resumed = make()
+    resumed.load_state_dict(state)
+    view = etl.TorchDataset(resumed)
+    view.set_epoch(0)  # as a training loop does before every epoch
+    assert labels_of(view) == expected[0][1:]
+
+
 def test_a_loop_that_is_left_ends_the_threads() -> None:
     view = etl.TorchDataset(etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING, 2), threads=2))
     for _ in DataLoader(view, batch_size=None):

@@ -132,6 +132,14 @@ def test_a_loader_without_a_position_resumes_at_the_start_of_an_epoch(tmp_path: 
         fit(tmp_path / "other", batches=loader)
 
 
+def test_iterations_that_a_loader_without_a_position_leaves_unsaved_are_warned_of(tmp_path: Path) -> None:
+    loader = DataLoader(TensorDataset(torch.randn(8, 6), torch.zeros(8, dtype=torch.long)), 4)
+    stopping, path = EarlyStopping(max_seconds=1e-9), tmp_path / "checkpoint"
+    with pytest.warns(UserWarning, match="epoch 0 was stopped after iterations that are not in .*checkpoint: 1"):
+        etl.fit(make_model(), loader, backend="cpu", epochs=2, listeners=[stopping, Checkpoint(path)])
+    assert not path.exists()
+
+
 def test_an_iterator_of_ones_own_needs_no_state() -> None:
     class Own(BatchIterator):
         async_supported = True
@@ -146,6 +154,28 @@ def test_an_iterator_of_ones_own_needs_no_state() -> None:
     stopping = EarlyStopping(max_seconds=1e-9)
     assert etl.fit(make_model(), Own(), backend="cpu", epochs=2, listeners=[stopping]).epochs == 0
     assert etl.fit(make_model(), Own(), backend="cpu", epochs=2).epochs == 2
+
+
+@pytest.mark.parametrize("wrap", [lambda batches: batches, etl.AsyncIterator])
+def test_an_iterator_of_ones_own_without_a_state_resumes_at_the_start_of_an_epoch(tmp_path: Path, wrap: Any) -> None:
+    class Own(BatchIterator):
+        async_supported = True
+        batch_size, dtype, epoch = 4, "float32", 0
+
+        def __iter__(self) -> Any:
+            yield from raw(8)
+            self.epoch += 1
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+    path = tmp_path / "checkpoint"
+    with pytest.raises(StopError):
+        fit(path, 3, every=None, batches=wrap(Own()))
+    _, rest = fit(path, every=None, batches=wrap(Own()))
+    assert rest.epochs == EPOCHS - 1
+    with pytest.raises(ValueError, match="cannot be resumed within an epoch: leave out `every`"):
+        fit(tmp_path / "other", batches=wrap(Own()))
 
 
 def test_a_save_that_is_killed_keeps_the_file_before_and_leaves_nothing_once_the_training_goes_on(
@@ -201,6 +231,13 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
             listeners=[FailAfter(9), Checkpoint(path)],
         )
     assert batches.epoch == 0  # not that of the checkpoint
+    with pytest.raises(ValueError, match="of another model or optimizer: loaded state dict has a different number of"):
+        fit(
+            path,
+            batches=batches,
+            optimizer=lambda model: torch.optim.Adam([{"params": [each]} for each in model.parameters()]),
+        )
+    assert batches.epoch == 0
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES])

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import etl
 from etl.loading.batch import Batch
 from etl.training import EarlyStopping, FitResult
 from etl.training.early_stopping import _weight
+from tests.leftovers import prefetch_threads
 from tests.training.rank_jobs import make_model, raw
 
 
@@ -99,6 +101,19 @@ def test_by_default_the_score_is_that_of_the_training() -> None:
     assert stopping.scores == pytest.approx([np.mean(result.scores[:4]), np.mean(result.scores[4:])], rel=1e-6)
 
 
+def test_losses_are_kept_only_where_they_decide() -> None:
+    kept: list[int] = []
+
+    class Counting(EarlyStopping):
+        def iteration_done(self, iteration: Any) -> None:
+            super().iteration_done(iteration)
+            kept.append(len(self.state_dict()["losses"]))
+
+    fit(Counting(max_epochs=1))
+    fit(Counting(max_epochs=1, evaluate=scores_of(1)))
+    assert kept == [1, 2, 3, 4, 0, 0, 0, 0]
+
+
 def test_losses_before_a_resume_weigh_the_same_on_another_number_of_ranks() -> None:
     def started(world_size: int) -> Any:
         stopping = EarlyStopping(max_epochs=2, keep_best=False)
@@ -153,6 +168,26 @@ def test_batches_that_cannot_be_evaluated_each_epoch_are_refused() -> None:
     batches = raw(16)
     with pytest.raises(ValueError, match="evaluate needs batches of its own"):
         etl.fit(make_model(), batches, backend="cpu", listeners=[EarlyStopping(max_epochs=2, evaluate=batches)])
+
+
+def test_an_evaluation_without_batches_is_an_error_that_says_why() -> None:
+    with pytest.raises(ValueError, match="evaluate has no batches; 3 records do not fill a batch of 4, "):
+        fit(EarlyStopping(max_epochs=2, evaluate=raw(3, 4, drop_last=True)))
+    exhausted = iter(DataLoader(TensorDataset(torch.ones(4, 6), torch.zeros(4, dtype=torch.long)), 2))
+    with pytest.raises(ValueError, match="evaluate has no batches; an iterator, such as a generator, ends once"):
+        fit(EarlyStopping(max_epochs=2, evaluate=exhausted))
+
+
+def test_an_error_in_an_evaluation_leaves_no_thread_though_its_traceback_is_held() -> None:
+    def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if not torch.is_grad_enabled():
+            raise RuntimeError("the loss fails")
+        return torch.nn.functional.cross_entropy(output, labels)
+
+    with pytest.raises(RuntimeError, match="the loss fails") as error:
+        fit(EarlyStopping(max_epochs=2, evaluate=etl.AsyncIterator(raw(40))), loss=loss)
+    assert prefetch_threads() == []
+    assert error.tb is not None
 
 
 @pytest.mark.parametrize(

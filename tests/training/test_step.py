@@ -137,6 +137,21 @@ def test_features_of_another_dtype_than_the_weights_are_named_with_what_to_do(dt
         etl.fit(torch.nn.Linear(3, 2), [(torch.ones(2, 4), torch.zeros(2))], backend="cpu")
 
 
+def test_of_several_inputs_the_one_that_does_not_fit_is_named_and_not_the_numbers_of_an_embedding() -> None:
+    class Recommender(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.linear = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, numbers: torch.Tensor, amounts: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = self.linear(self.embedding(numbers) + amounts)
+            return output
+
+    batches = [((np.zeros(2, np.int64), np.ones((2, 4))), np.zeros(2, np.int64))]
+    with pytest.raises(ValueError, match="the features of a batch have dtype float64, and the model's weights float32"):
+        etl.fit(Recommender(), batches, backend="cpu")
+
+
 def test_a_last_batch_of_one_record_that_cannot_be_normalised_is_named_with_what_to_do() -> None:
     records = [{"features": np.ones((3, 16, 16), np.float32), "label": 0} for _ in range(5)]
     model = etl.models.create("residual", (3, 16, 16), 2)
