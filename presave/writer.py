@@ -47,12 +47,12 @@ def write(
         Folder of the new store. It must not exist.
     records : sequence of mappings
         Anything with `len(records)` and `records[index]`, which returns a mapping of field name to array or number. If
-        it has attributes `stage`, `fingerprint` or `provenance`, the manifest keeps them. An attribute `identity`, a
-        mapping of names to JSON values such as sizes and times of files, identifies what the records are read from: it
-        must not change during the write, nor until an interrupted one is resumed. A method `origin(index)` returns that
-        of a single record as text: only a complete shard with other origins than before is read again, and must not
-        have changed. An attribute `digests`, of which the manifest keeps the values at the end, is for the readers of
-        the store.
+        it has attributes `stage` or `fingerprint`, which are text, or `provenance`, the manifest keeps them. An
+        attribute `identity`, a mapping of names to JSON values such as sizes and times of files, identifies what the
+        records are read from: it must not change during the write, nor until an interrupted one is resumed. A method
+        `origin(index)` returns that of a single record as text: only a complete shard with other origins than before is
+        read again, and must not have changed. An attribute `digests`, of which the manifest keeps the values at the
+        end, is for the readers of the store.
     format : str
         Storage format, one of `presave.formats()`.
     jobs : int
@@ -132,6 +132,11 @@ def write(
         },
         "description",
     )
+    for name in ("stage", "fingerprint"):
+        if facts[name] is not None and not isinstance(facts[name], str):  # no manifest with it could be read
+            raise StoreError(
+                f"the {name} of the records is {facts[name]!r}, which is not text; make it text or rename it"
+            )
     names = getattr(records, "ragged", ()) if ragged is None else ragged
     if isinstance(names, str):
         raise StoreError(f"ragged is a collection of names, such as [{names!r}]")

@@ -116,6 +116,8 @@ ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
         f"identity {value}": (Numbered(1, identity=value), {}, "the identity of the records cannot be kept")
         for value in (3, ["a"], {"a": np.zeros(1)})
     },
+    "a stage that is no text": (Numbered(1, stage=3), {}, "the stage of the records is 3, which is not text"),
+    "a fingerprint that is no text": (Numbered(1, fingerprint=[7]), {}, r"the fingerprint of the records is \[7\]"),
 }
 WRONG = {**RECORDS, **ARGUMENTS}
 
