@@ -44,7 +44,7 @@ def write(
     Parameters
     ----------
     path : str or Path
-        Folder of the new store. It must not exist.
+        Folder of the new store. It must not exist. Paths below `~`, which only a shell expands, are refused.
     records : sequence of mappings
         Anything with `len(records)` and `records[index]`, which returns a mapping of field name to array or number. If
         it has attributes `stage` or `fingerprint`, which are text, or `provenance`, the manifest keeps them. An
@@ -108,6 +108,10 @@ def write(
     (3, 8, 8)
     """
     target = Path(path)
+    if target.parts[:1] == ("~",):
+        raise StoreError(
+            f"{target} is in a folder called ~ here; for your home folder, pass os.path.expanduser({str(target)!r})"
+        )
     chosen = find_format(format)
     check_options(chosen, options or {})
     if target.exists() or target.is_symlink():

@@ -132,6 +132,13 @@ def test_what_no_store_can_be_made_of_is_refused_and_nothing_is_left(
     assert not getattr(records, "reads", None)  # wrong arguments are found before a record is read
 
 
+def test_a_home_folder_that_nothing_has_expanded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(presave.StoreError, match=r"for your home folder, pass os\.path\.expanduser\('~/stores/s'\)$"):
+        presave.write("~/stores/s", Numbered(1))
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_the_plugins_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hdf5plugin", None)
     with pytest.raises(presave.StoreError, match=r"compression 'zstd' needs hdf5plugin: pip install"):
