@@ -119,7 +119,10 @@ def check_sizes(manifest: Manifest, folder: Path) -> None:
         raise ValueError(f"it claims records of {unpacked_nbytes:,} bytes each")
     room = shutil.disk_usage(folder).total  # 0 if it is not known
     claimed = max(manifest.records, manifest.nbytes)
-    if claimed > (room * MAX_DISK_COMPRESSION or MAX_INT64) and manifest.nbytes > _nbytes_of_files(manifest, folder):
+    if (
+        claimed > (room * MAX_DISK_COMPRESSION or MAX_INT64)
+        and claimed > _nbytes_of_files(manifest, folder) * MAX_DISK_COMPRESSION
+    ):
         raise ValueError(
             f"it claims {manifest.records:,} records and {manifest.nbytes:,} bytes, on a disk of {room:,} bytes"
         )
