@@ -538,7 +538,9 @@ def _check_records(store: presave.Store | str | Path, source: Any) -> None:
     """Raise `ValueError` unless `store` was written from the records of `source`, of which it may have skipped some."""
     manifest = store.manifest if isinstance(store, presave.Store) else presave.load_manifest(Path(store))
     path = store.path if isinstance(store, presave.Store) else store
-    written = manifest.records + len(manifest.skipped)
+    moved = manifest.provenance.get("skipped")  # by a conversion
+    skipped = len(manifest.skipped) + (len(moved) if isinstance(moved, list) else 0)
+    written = manifest.records + skipped
     if written != len(source):
         raise ValueError(
             f"{path} was written from {written:,} records, but the source has {len(source):,}: it has changed since, "

@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,8 @@ OWNER_NAME, LOCK_NAME = "owner", "lock"
 MAX_OWNER_NBYTES = 1 << 12
 # Errors of file systems without locks.
 NO_LOCKS = (*UNSUPPORTED, errno.ENOLCK, errno.EBADF)
+# A process that asks, in `is_locked`, holds the lock for less.
+ASKING_SECONDS = 0.01
 # Something else that lies where the file should be is not followed, and not waited for.
 CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -52,7 +55,11 @@ class FolderLock:
 
     def _take(self) -> None:
         try:
-            _lock(self._descriptor)
+            try:
+                _lock(self._descriptor)
+            except BlockingIOError:
+                time.sleep(ASKING_SECONDS)
+                _lock(self._descriptor)
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise

@@ -106,9 +106,10 @@ class Store(Sequence[Arrays]):
 
     Notes
     -----
-    Several threads may read from a store at once. Pickling a store saves its absolute path, not its records: the
-    unpickled store opens the files again, and names that path in errors. A store can be used after a fork, but if
-    another thread reads from it during the fork, open it again in the child.
+    Several threads may read from a store at once. A link to the store may lead to another one meanwhile: it is followed
+    once. Pickling a store saves its absolute path, without links, not its records: the unpickled store opens the files
+    again, and names that path in errors. A store can be used after a fork, but if another thread reads from it during
+    the fork, open it again in the child.
 
     Examples
     --------
@@ -124,7 +125,8 @@ class Store(Sequence[Arrays]):
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path = path
         self.manifest: Manifest = load_manifest(path)
-        self._place = path.absolute()  # the working folder may change before shards are opened
+        # Before shards are opened, the working folder may change, and a link to the store may lead to another one.
+        self._place = path.resolve()
         try:
             self._format = find_format(self.manifest.format)
         except StoreError as error:

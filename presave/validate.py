@@ -101,7 +101,7 @@ def whole_number(value: Any) -> int:
 
 
 def check_sizes(manifest: Manifest, folder: Path) -> None:
-    """Raise `ValueError` if a shard's files are too small for its records, or the disk too small for the files."""
+    """Raise `ValueError` if a shard's files are too small for its records, or the disk for files that are not there."""
     compresses = manifest.format == COMPRESSING_FORMAT
     ragged = [field.name for field in manifest.fields if field.is_ragged]
     # Computed once for all shards, of which there may be thousands: the sizes of one record and of one element.
@@ -118,10 +118,27 @@ def check_sizes(manifest: Manifest, folder: Path) -> None:
     if manifest.records * unpacked_nbytes > MAX_INT64:  # numpy has no arrays of that size
         raise ValueError(f"it claims records of {unpacked_nbytes:,} bytes each")
     room = shutil.disk_usage(folder).total  # 0 if it is not known
-    if max(manifest.records, manifest.nbytes) > (room * MAX_DISK_COMPRESSION or MAX_INT64):
+    claimed = max(manifest.records, manifest.nbytes)
+    if (
+        claimed > (room * MAX_DISK_COMPRESSION or MAX_INT64)
+        and claimed > _nbytes_of_files(manifest, folder) * MAX_DISK_COMPRESSION
+    ):
         raise ValueError(
             f"it claims {manifest.records:,} records and {manifest.nbytes:,} bytes, on a disk of {room:,} bytes"
         )
+
+
+def _nbytes_of_files(manifest: Manifest, folder: Path) -> int:
+    """Return the size that the files of all shards have together; 0 if one is missing.
+
+    Asked where the disk seems too small: file systems of cloud storage give the size of their cache for it, and
+    SquashFS that of the compressed image.
+    """
+    names = {file.name for shard in manifest.shards for file in shard.files}
+    try:
+        return sum((folder / name).stat().st_size for name in names)
+    except OSError:
+        return 0
 
 
 def _min_nbytes(columns: Iterable[Column], compresses: bool) -> int:

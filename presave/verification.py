@@ -51,7 +51,8 @@ def verify(path: str | Path, progress: Callable[[int, int], None] | None = None,
         read += file.nbytes
         if progress is not None:
             progress(read, total)
-    extra = sorted(found.name for found in folder.iterdir() if found.name not in {*expected, MANIFEST_NAME})
+    names = {*expected, MANIFEST_NAME}
+    extra = sorted(found.name for found in folder.iterdir() if found.name not in names)
     faults.extend(f"{folder / name}: not in the manifest" for name in extra)
     return faults
 

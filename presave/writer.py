@@ -44,15 +44,15 @@ def write(
     Parameters
     ----------
     path : str or Path
-        Folder of the new store. It must not exist.
+        Folder of the new store. It must not exist. Paths below `~`, which only a shell expands, are refused.
     records : sequence of mappings
         Anything with `len(records)` and `records[index]`, which returns a mapping of field name to array or number. If
-        it has attributes `stage`, `fingerprint` or `provenance`, the manifest keeps them. An attribute `identity`, a
-        mapping of names to JSON values such as sizes and times of files, identifies what the records are read from: it
-        must not change during the write, nor until an interrupted one is resumed. A method `origin(index)` returns that
-        of a single record as text: only a complete shard with other origins than before is read again, and must not
-        have changed. An attribute `digests`, of which the manifest keeps the values at the end, is for the readers of
-        the store.
+        it has attributes `stage` or `fingerprint`, which are text, or `provenance`, the manifest keeps them. An
+        attribute `identity`, a mapping of names to JSON values such as sizes and times of files, identifies what the
+        records are read from: it must not change during the write, nor until an interrupted one is resumed. A method
+        `origin(index)` returns that of a single record as text: only a complete shard with other origins than before is
+        read again, and must not have changed. An attribute `digests`, of which the manifest keeps the values at the
+        end, is for the readers of the store.
     format : str
         Storage format, one of `presave.formats()`.
     jobs : int
@@ -108,6 +108,10 @@ def write(
     (3, 8, 8)
     """
     target = Path(path)
+    if target.parts[:1] == ("~",):
+        raise StoreError(
+            f"{target} is in a folder called ~ here; for your home folder, pass os.path.expanduser({str(target)!r})"
+        )
     chosen = find_format(format)
     check_options(chosen, options or {})
     if target.exists() or target.is_symlink():
@@ -132,6 +136,11 @@ def write(
         },
         "description",
     )
+    for name in ("stage", "fingerprint"):
+        if facts[name] is not None and not isinstance(facts[name], str):  # no manifest with it could be read
+            raise StoreError(
+                f"the {name} of the records is {facts[name]!r}, which is not text; make it text or rename it"
+            )
     names = getattr(records, "ragged", ()) if ragged is None else ragged
     if isinstance(names, str):
         raise StoreError(f"ragged is a collection of names, such as [{names!r}]")

@@ -323,6 +323,17 @@ def test_a_store_of_other_records_is_refused(folder: Path) -> None:
         assert sum(batch.records for batch in loaded) == 8
 
 
+def test_a_store_that_left_records_out_is_that_of_its_source_after_a_conversion(folder: Path) -> None:
+    some = [etl.ImageFolder("photos")[index] for index in range(8)]
+    some[3] = {**some[3], "features": np.zeros(9, np.uint8)}  # no image
+    presave.write("s", etl.records(some, etl.image_pipeline(SIZE).until("resize")), on_error="skip").close()
+    presave.convert("s", "t", format="hdf5").close()
+    for store in ("s", "t"):
+        configuration("presaved", store=store).write(f"{store}.toml")
+        with etl.from_config(f"{store}.toml", source=some) as loaded:
+            assert sum(batch.records for batch in loaded) == 7
+
+
 def test_other_records_and_their_store_can_be_given(folder: Path) -> None:
     source, pipeline = etl.ImageFolder("photos"), etl.image_pipeline(SIZE)
     configuration("presaved", store="nowhere").write("photos.toml")

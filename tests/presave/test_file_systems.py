@@ -15,6 +15,7 @@ import pytest
 
 import presave
 from presave import files, partial_store
+from presave.validate import MAX_DISK_COMPRESSION
 from tests.presave.records import FIRE, NBYTES, Numbered, fail_at, interrupt
 
 SETTINGS: dict[str, Any] = {"shard_nbytes": 10 * NBYTES}
@@ -173,3 +174,16 @@ def test_a_continued_write_needs_room_only_for_the_missing_shards(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
     with presave.write(tmp_path / "s", Numbered(40), **SETTINGS) as store:
         assert len(store) == 40
+
+
+def test_a_store_is_read_where_the_size_of_a_cache_or_of_a_compressed_image_is_given_for_that_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presave.write(tmp_path / "s", Numbered(40)).close()
+    cache = _free(0, total=40 * NBYTES // MAX_DISK_COMPRESSION)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: cache)
+    with presave.open_store(tmp_path / "s", verify=True) as store:
+        assert store[39]["y"] == 39
+    (tmp_path / "s" / "y-00000.npy").unlink()
+    with pytest.raises(presave.StoreError, match=r"it claims 40 records and [\d,]+ bytes, on a disk of 100 bytes"):
+        presave.open_store(tmp_path / "s")

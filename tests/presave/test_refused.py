@@ -116,6 +116,8 @@ ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
         f"identity {value}": (Numbered(1, identity=value), {}, "the identity of the records cannot be kept")
         for value in (3, ["a"], {"a": np.zeros(1)})
     },
+    "a stage that is no text": (Numbered(1, stage=3), {}, "the stage of the records is 3, which is not text"),
+    "a fingerprint that is no text": (Numbered(1, fingerprint=[7]), {}, r"the fingerprint of the records is \[7\]"),
 }
 WRONG = {**RECORDS, **ARGUMENTS}
 
@@ -128,6 +130,13 @@ def test_what_no_store_can_be_made_of_is_refused_and_nothing_is_left(
         presave.write(tmp_path / "s", records, **arguments)
     assert not list(tmp_path.iterdir())
     assert not getattr(records, "reads", None)  # wrong arguments are found before a record is read
+
+
+def test_a_home_folder_that_nothing_has_expanded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(presave.StoreError, match=r"for your home folder, pass os\.path\.expanduser\('~/stores/s'\)$"):
+        presave.write("~/stores/s", Numbered(1))
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_the_plugins_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

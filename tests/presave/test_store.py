@@ -280,6 +280,20 @@ def test_a_store_at_a_relative_path_is_read_after_the_working_folder_has_changed
         assert str(store.path) == folder.name
 
 
+def test_a_store_is_read_to_its_end_though_the_link_to_it_leads_to_another_meanwhile(tmp_path: Path) -> None:
+    for name, first in [("old", 0), ("new", 100)]:
+        presave.write(tmp_path / name, [{"x": first + number} for number in range(4)], shard_nbytes=8).close()
+    link = tmp_path / "current"
+    link.symlink_to("old")
+    with presave.open_store(link) as store:
+        assert store[0]["x"] == 0
+        link.unlink()
+        link.symlink_to("new")
+        assert store.gather(range(4))["x"].tolist() == [0, 1, 2, 3]
+        assert pickle.loads(pickle.dumps(store))[3]["x"] == 3
+        assert store.identity == {"the content of the store": store.manifest.content}
+
+
 def test_an_unpickled_store_keeps_its_memory_budget(folder: Path) -> None:
     with presave.open_store(folder, "ram", memory_budget=2 * NEEDED_NBYTES) as store:
         pickled = pickle.dumps(store)

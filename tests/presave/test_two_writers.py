@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,16 @@ def test_a_process_of_another_machine_is_kept_out_where_folders_are_locked_for_o
     assert is_locked(tmp_path)
     lock.release()
     assert not is_locked(tmp_path)
+
+
+def test_a_process_that_asks_if_a_store_is_being_written_does_not_keep_its_writer_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FolderLock(tmp_path).release()
+    with (tmp_path / "lock").open() as asked:
+        fcntl.flock(asked, fcntl.LOCK_SH)
+        monkeypatch.setattr(time, "sleep", lambda seconds: fcntl.flock(asked, fcntl.LOCK_UN))
+        FolderLock(tmp_path).release()
 
 
 def test_no_process_begins_in_a_folder_that_is_being_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
