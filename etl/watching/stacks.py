@@ -66,10 +66,11 @@ def start_sampling(
 
     `look` is called with the frame of each thread, by its identifier; then `look_further`, which limits its own cost.
     """
+    draw = random.Random()  # not the numbers that the script may have seeded
 
     def run() -> None:
         pause = INTERVAL_SECONDS
-        while not ended.wait(pause * random.uniform(0.5, 1.5)):  # or it would keep in step with the loop
+        while not ended.wait(pause * draw.uniform(0.5, 1.5)):  # or it would keep in step with the loop
             began = time.thread_time()
             frames = sys._current_frames()
             frames.pop(threading.get_ident(), None)

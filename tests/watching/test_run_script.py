@@ -403,6 +403,13 @@ def test_nothing_is_imported_that_the_script_may_have_to_prepare(script: Path) -
     assert output == "set()\n"
 
 
+def test_random_numbers_are_those_of_the_seed_that_the_script_has_set(script: Path) -> None:
+    script.write_text("import random, time\nrandom.seed(0)\ntime.sleep(1)\nprint(random.random())\n")
+    plain = output_of(script.name, cwd=script.parent)
+    code, output, errors = run(script)
+    assert (code, output) == (0, plain), errors
+
+
 def test_what_a_killed_run_leaves_is_removed_by_a_later_command(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
