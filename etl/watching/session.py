@@ -15,7 +15,11 @@ from typing import Any
 from etl.watching.stacks import BOUNDARIES, MemoryWatch, WorkerReports, note_places, start_sampling
 from etl.watching.times import LoopClock, LoopTimes
 
-SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size", "threads", "processes")
+# The kind of data set of a torch DataLoader is 1 for an IterableDataset, and 0 for others.
+SETTINGS = (
+    *("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size", "threads", "processes"),
+    "_dataset_kind",
+)
 # Loaders of one class are told apart by the classes of these parts, their length and their settings.
 PARTS = ("dataset", "records", "sampler")
 

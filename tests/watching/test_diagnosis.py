@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterableDataset
 
 from etl.measuring.waiting import WaitTimes
 from etl.watching.diagnosis import Diagnosis, diagnose
@@ -78,6 +79,22 @@ def test_loading_in_the_training_process_needs_workers() -> None:
     lines = found.describe("train.py").splitlines()
     assert lines[0].startswith("train.py waits for data 97% of the time")
     assert lines[2].endswith("; at best 2.0 times as fast here.")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_workers_of_an_iterable_dataset_are_advised_if_it_is_divided_among_them(workers: int) -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(8))
+
+    loader = DataLoader(Stream(), batch_size=2, num_workers=workers)
+    settings = Session().times_of(loader).settings
+    times = loop(0.031, 0.001, settings=settings, fetches=fetches(0.031, 0.031), loads_here=20 * (workers == 0))
+    found = diagnose(times, cpus=2)
+    assert found.cause == "too few workers"
+    assert re.match("num_workers=2.*, if the IterableDataset gives each worker a part of its own", found.remedy)
+    times.settings = {**settings, "_dataset_kind": 0}
+    assert "IterableDataset" not in diagnose(times, cpus=2).remedy
 
 
 def test_a_gain_that_is_next_to_nothing_is_said_in_words() -> None:
