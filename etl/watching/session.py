@@ -81,9 +81,14 @@ class Session:
             length = _told(len, loader if dataset is None else dataset)
             kind = type(loader), length, *(type(_told(getattr, loader, name)) for name in PARTS), *settings.items()
             last = _told(weakref.ref, loader) or (lambda: loader)  # a list has no weak reference
-            # An iterator may be one of two alike until it is gone. Trainers keep the DataLoaders that they replace.
-            alike = (each for each in self._loaders if each.kind == kind)
-            found = next((each for each in alike if dataset is not None or each.last() is None), None)
+
+            def is_replaced(other: Any) -> bool:
+                # An iterator may be one of two alike until it is gone, and so may a stream without a length, such as
+                # that of validation. Trainers keep the DataLoaders that they replace.
+                is_same = length is not None or _told(getattr, other, "dataset") is dataset
+                return other is None or (dataset is not None and is_same)
+
+            found = next((each for each in self._loaders if each.kind == kind and is_replaced(each.last())), None)
             if found is None:
                 inner = "" if dataset is None else f" of {type(dataset).__name__}"
                 found = _Loader(kind, LoopTimes(f"{type(loader).__name__}{inner}", settings), last)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from etl.watching import times as watched
 from etl.watching.session import Session
@@ -118,6 +119,30 @@ def test_loaders_that_a_script_makes_anew_for_each_epoch_share_their_times_unles
         for batches in (4, 2):  # such as training and validation
             for _ in session.epoch(Slow(batches)):
                 pass
+    assert [(each.batches, len(each.starts)) for each in session.loops] == [(12, 3), (6, 3)]
+
+
+class Stream(IterableDataset[int]):
+    """A data set that has no length."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._records))
+
+
+def test_streams_of_training_and_validation_are_two_loops_though_they_have_no_length() -> None:
+    session, streams = Session(), (Stream(8), Stream(4))
+    training, validation = (DataLoader(stream, batch_size=2) for stream in streams)
+    for _ in range(2):
+        for loader in (training, validation):
+            for _ in session.epoch(loader):
+                pass
+    kept = [DataLoader(stream, batch_size=2) for stream in streams]  # as by a trainer, for a further epoch
+    for loader in kept:
+        for _ in session.epoch(loader):
+            pass
     assert [(each.batches, len(each.starts)) for each in session.loops] == [(12, 3), (6, 3)]
 
 
