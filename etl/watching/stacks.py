@@ -86,6 +86,8 @@ def note_places(activities: Mapping[int, Activity], frames: Mapping[int, FrameTy
     """Note the line of each loop or, while it waits, the lines that load: in its thread or in others."""
     for thread, activity in list(activities.items()):
         times, waits, frame = activity.times, activity.waits, frames.get(thread)
+        if waits and not times.batches:  # the first batch of all
+            continue
         place = find_place(frame)
         if not waits:
             if frame is not None and times.is_in_step:  # not between epochs, nor of a thread that has ended
@@ -209,17 +211,20 @@ def _start_reports(prefix: str) -> None:
     file = os.open(f"{prefix}-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     BOUNDARIES.add(worker._worker_loop.__code__)
     main, timer = threading.get_ident(), FetchTimer(time.process_time)
+    is_warm = threading.Event()  # after the first batch, which imports, opens and allocates
 
     def timed(fetcher: Any, load: Callable[..., Any], indices: Any) -> Any:
-        if time.perf_counter() < timer.due:
-            return load(fetcher, indices)
+        if not is_warm.is_set() or time.perf_counter() < timer.due:
+            batch = load(fetcher, indices)
+            is_warm.set()
+            return batch
         batch, times = timer.take(partial(load, fetcher, indices))
         _write(file, "fetch", *times)
         return batch
 
     def look(frames: Mapping[int, FrameType]) -> None:
         place = find_place(frames.get(main))
-        if place is not None:
+        if place is not None and is_warm.is_set():
             _write(file, "at", *place)
 
     kinds: Any = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)

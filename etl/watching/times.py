@@ -287,7 +287,8 @@ class LoopClock:
         here.times, here.waits = times, True
         began = perf_counter()
         try:
-            if not times.settings.get("num_workers") and asked >= here.timer.due:
+            is_timed = times.batches and not times.settings.get("num_workers")  # not the first of all
+            if is_timed and asked >= here.timer.due:
                 batch, fetch = here.timer.take(ask)
                 times.fetches.append(fetch)
             else:

@@ -87,6 +87,21 @@ def test_waits_steps_and_starts_are_told_apart() -> None:
     assert found.waited == pytest.approx(9 * WAIT + 2 * 3 * WAIT)  # not the very first one
 
 
+def test_the_first_batch_of_all_does_not_tell_where_loading_is_and_how_long_a_batch_takes() -> None:
+    session = Session()
+
+    def batches() -> Iterator[list[int]]:
+        for batch in Slow():
+            note_places(session.clock.activities, {threading.get_ident(): sys._getframe()})
+            yield batch
+
+    for _ in session.epoch(batches()):
+        pass
+    (found,) = session.loops
+    assert all(each.seconds == pytest.approx(WAIT) for each in found.fetches)
+    assert found.loads_here == found.batches - 1
+
+
 def test_of_nested_loaders_the_outermost_counts() -> None:
     session, inner = Session(), Slow()
 
@@ -243,14 +258,14 @@ def monitor() -> Generator[None, None, None]:
 
 @pytest.mark.parametrize(("settings", "samples"), [({}, 1), ({"num_workers": 0}, 1), ({"num_workers": 1}, 0)])
 def test_other_threads_may_load_unless_worker_processes_do(settings: dict[str, int], samples: int) -> None:
-    found, thread = watched.LoopTimes("loader", settings), monitor()
+    found, thread = watched.LoopTimes("loader", settings, batches=1), monitor()
     next(thread)
     note_places({1: watched.Activity(found, waits=True)}, {2: thread.gi_frame})
     assert found.loading.total() == samples
 
 
 def test_a_thread_at_an_instruction_without_a_line_is_at_the_first_line_of_its_function() -> None:
-    found = watched.LoopTimes("loader", {})
+    found = watched.LoopTimes("loader", {}, batches=1)
     thread = types.FunctionType(monitor.__code__.replace(co_linetable=b""), globals())()
     next(thread)
     assert thread.gi_frame.f_lineno is None
@@ -259,7 +274,7 @@ def test_a_thread_at_an_instruction_without_a_line_is_at_the_first_line_of_its_f
 
 
 def test_threads_of_etl_load_rather_than_others() -> None:
-    found, thread = watched.LoopTimes("AsyncIterator", {}), monitor()
+    found, thread = watched.LoopTimes("AsyncIterator", {}, batches=1), monitor()
     next(thread)
 
     def load() -> None:
