@@ -151,8 +151,9 @@ def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None)
     if starts > waited / 2:
         typical = units.seconds(statistics.median(times.starts[1:]))
         why = f"every epoch begins with a wait of {typical}, {starts / waited:.0%} of all waiting"
-        if workers and not times.settings.get("persistent_workers"):
-            return "starts of epochs", f"{why}: its workers start anew", "persistent_workers=True", starts
+        if workers and (times.is_remade or not times.settings.get("persistent_workers")):
+            once = "one DataLoader for all epochs, with " if times.is_remade else ""
+            return "starts of epochs", f"{why}: its workers start anew", f"{once}persistent_workers=True", starts
         return "starts of epochs", why, "move what __iter__ prepares to the constructor", starts
     batches = max(1, times.batches)
     fetch = statistics.fmean(each.seconds for each in times.fetches) if times.fetches else 0.0
@@ -166,7 +167,7 @@ def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None)
         )
         ahead = f"num_workers above 0{divided} rides out some of them"
         if workers:
-            ahead = "prefetch_factor=8 rides out one of them"
+            ahead = f"prefetch_factor={4 * times.settings.get('prefetch_factor', 2)} rides out one of them"
         remedy = f"make those records cheaper, or presave them (`etl presave`); {ahead}"
         return "slow records", why, remedy, waited - max(0.0, (fetch / max(1, workers or 1) - step) * times.batches)
     loads_here = workers == 0 or (not workers and times.loads_here > sum(times.loading.values()) / 2)

@@ -94,6 +94,8 @@ class Session:
                 found = _Loader(kind, LoopTimes(f"{type(loader).__name__}{inner}", settings), last)
                 self._loaders.append(found)
                 self.loops.append(found.times)
+            elif found.last() is None:  # and not one of two that are alike
+                found.times.is_remade = True
             found.last = last
         return found.times
 

@@ -88,6 +88,8 @@ class LoopTimes:
     epoch_length: int = 0
     # Epochs that have ended. One that was left with its first batch does not count: it was a look at the data.
     epochs: int = 0
+    # True if the script makes a new loader for an epoch.
+    is_remade: bool = False
     _block_steps: int = 1
     # Since when the loop is in a step, and how long its thread had waited for all loaders by then; None between epochs.
     _resumed: tuple[float, float] | None = None

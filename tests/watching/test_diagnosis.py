@@ -147,6 +147,8 @@ def test_starts_of_epochs_are_told_from_the_first_one() -> None:
     found = diagnose(times, CPUS)
     assert (found.verdict, found.cause, found.remedy) == ("waits", "starts of epochs", "persistent_workers=True")
     assert "a wait of 500 ms" in found.why
+    again = replace(times, settings={"num_workers": 2, "persistent_workers": True}, is_remade=True)
+    assert diagnose(again, CPUS).remedy == "one DataLoader for all epochs, with persistent_workers=True"
 
 
 def test_steps_that_are_not_seen_leave_it_open() -> None:
@@ -162,6 +164,9 @@ def test_slow_records_are_told_from_slow_loading() -> None:
     found = diagnose(loop(0.02, 0.01, settings={"num_workers": 2}, fetches=uneven), CPUS)
     assert found.cause == "slow records"
     assert found.why.startswith("one batch in 10 takes 300 ms, the others 4.00 ms")
+    assert found.remedy.endswith("; prefetch_factor=8 rides out one of them")
+    more = loop(0.02, 0.01, settings={"num_workers": 2, "prefetch_factor": 8}, fetches=uneven)
+    assert diagnose(more, CPUS).remedy.endswith("; prefetch_factor=32 rides out one of them")
 
 
 def test_copies_in_the_loop_count_as_waiting(tmp_path: Any) -> None:

@@ -80,7 +80,7 @@ def test_waits_steps_and_starts_are_told_apart() -> None:
             CLOCK.sleep(STEP)
         CLOCK.sleep(5 * STEP)  # between epochs, which is neither
     (found,) = session.loops
-    assert (found.name, found.batches, found.batch_records) == ("Slow", 12, 5)
+    assert (found.name, found.batches, found.batch_records, found.is_remade) == ("Slow", 12, 5, False)
     assert len(found.starts) == 3
     assert found.starts == pytest.approx([3 * WAIT] * 3)
     assert found.stepped == pytest.approx(11 * STEP)
@@ -134,7 +134,7 @@ def test_loaders_that_a_script_makes_anew_for_each_epoch_share_their_times_unles
         for batches in (4, 2):  # such as training and validation
             for _ in session.epoch(Slow(batches)):
                 pass
-    assert [(each.batches, len(each.starts)) for each in session.loops] == [(12, 3), (6, 3)]
+    assert [(each.batches, len(each.starts), each.is_remade) for each in session.loops] == [(12, 3, True), (6, 3, True)]
 
 
 class Stream(IterableDataset[int]):
