@@ -90,8 +90,9 @@ class Diagnosis:
         times = f"{units.seconds(self.wait_seconds)} for each batch, {units.seconds(self.step_seconds)} of training"
         sure = f"95% interval {self.low:.0%} to {self.high:.0%}"
         if self.verdict == "cannot tell":
-            is_enough = self.batches >= MIN_BLOCKS
-            seen = f"for {self.share:.0%} of the time ({sure})" if is_enough else f"{self.batches} batches are too few"
+            seen = f"for {self.share:.0%} of the time ({sure})"
+            if self.batches < MIN_BLOCKS:
+                seen = f"{units.counted(self.batches, 'batch is', 'batches are')} too few"
             lines = [f"cannot tell if {subject} waits for data: {seen}; {times}."]
         elif self.verdict == "computes":
             lines = [f"{subject} does not wait for data: {self.share:.0%} of the time ({sure}); {times}."]

@@ -59,6 +59,7 @@ def test_few_batches_tell_nothing() -> None:
     found = diagnose(loop(0.1, 0.1, batches=4), CPUS)
     assert found.verdict == "cannot tell"
     assert "4 batches are too few" in found.describe("train.py")
+    assert "1 batch is too few" in diagnose(loop(0.1, 0.1, batches=1), CPUS).describe("train.py")
 
 
 def test_noisy_waits_around_the_limit_tell_nothing() -> None:

@@ -329,9 +329,10 @@ def test_a_wrong_call_is_one_line(script: Path, name: str, options: tuple[str, .
 
 def test_a_syntax_error_is_shown_as_python_shows_it(script: Path) -> None:
     script.write_text("for\n")
+    plain = run_python(script.name, cwd=script.parent)
     code, _, errors = run(script)
-    assert code == 1
-    assert "SyntaxError" in errors
+    assert code == plain.returncode == 1
+    assert errors.startswith(plain.stderr)
     assert "internal error" not in errors
 
 
