@@ -90,8 +90,9 @@ class Diagnosis:
         times = f"{units.seconds(self.wait_seconds)} for each batch, {units.seconds(self.step_seconds)} of training"
         sure = f"95% interval {self.low:.0%} to {self.high:.0%}"
         if self.verdict == "cannot tell":
-            is_enough = self.batches >= MIN_BLOCKS
-            seen = f"for {self.share:.0%} of the time ({sure})" if is_enough else f"{self.batches} batches are too few"
+            seen = f"for {self.share:.0%} of the time ({sure})"
+            if self.batches < MIN_BLOCKS:
+                seen = f"{units.counted(self.batches, 'batch is', 'batches are')} too few"
             lines = [f"cannot tell if {subject} waits for data: {seen}; {times}."]
         elif self.verdict == "computes":
             lines = [f"{subject} does not wait for data: {self.share:.0%} of the time ({sure}); {times}."]
@@ -143,6 +144,7 @@ def diagnose(times: LoopTimes, cpus: int, memory: Sequence[tuple[float, int, int
 
 def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None) -> Cause:
     waited, workers = times.waited, times.settings.get("num_workers")
+    divided = _if_divided(times)
     if copies > waited:
         remedy = "convert in Dataset.__getitem__; pin_memory=True and .to(device, non_blocking=True)"
         return "copies", f"{_at(copy_place)} copies and converts batches in the loop", remedy, copies
@@ -150,8 +152,9 @@ def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None)
     if starts > waited / 2:
         typical = units.seconds(statistics.median(times.starts[1:]))
         why = f"every epoch begins with a wait of {typical}, {starts / waited:.0%} of all waiting"
-        if workers and not times.settings.get("persistent_workers"):
-            return "starts of epochs", f"{why}: its workers start anew", "persistent_workers=True", starts
+        if workers and (times.is_remade or not times.settings.get("persistent_workers")):
+            once = "one DataLoader for all epochs, with " if times.is_remade else ""
+            return "starts of epochs", f"{why}: its workers start anew", f"{once}persistent_workers=True", starts
         return "starts of epochs", why, "move what __iter__ prepares to the constructor", starts
     batches = max(1, times.batches)
     fetch = statistics.fmean(each.seconds for each in times.fetches) if times.fetches else 0.0
@@ -163,7 +166,9 @@ def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None)
             f"one batch in {len(times.fetches) / len(slow):.0f} takes {units.seconds(statistics.median(slow))}, the "
             f"others {units.seconds(usual)}; the slow ones are at {_at(place)}"
         )
-        ahead = "prefetch_factor=8 rides out one of them" if workers else "num_workers above 0 rides out some of them"
+        ahead = f"num_workers above 0{divided} rides out some of them"
+        if workers:
+            ahead = f"prefetch_factor={4 * times.settings.get('prefetch_factor', 2)} rides out one of them"
         remedy = f"make those records cheaper, or presave them (`etl presave`); {ahead}"
         return "slow records", why, remedy, waited - max(0.0, (fetch / max(1, workers or 1) - step) * times.batches)
     loads_here = workers == 0 or (not workers and times.loads_here > sum(times.loading.values()) / 2)
@@ -184,15 +189,15 @@ def _cause(times: LoopTimes, cpus: int, copies: float, copy_place: Place | None)
         why += f"{', waiting, not computing,' if waits else ''} in the training process"
         if workers == 0:
             why += ": num_workers is 0"
-            return "too few workers", why, f"num_workers={wanted}, persistent_workers=True", saved
+            return "too few workers", why, f"num_workers={wanted}, persistent_workers=True{divided}", saved
         return "too few workers", why, "load ahead, with etl.AsyncIterator(loader) or a DataLoader's workers", saved
     why += f" in {units.counted(count, 'worker process', 'worker processes')}"
     if busy is not None and waits:
         why += f", {1 - busy - queued:.0%} of it waiting for storage or a network"
-        remedy = f"num_workers={wanted}: workers that wait need no CPU of their own; or data that are nearer"
+        remedy = f"num_workers={wanted}{divided}: workers that wait need no CPU of their own; or data that are nearer"
         return "storage", why, remedy, saved
     if count < cpus:
-        return "too few workers", why, f"num_workers={wanted}", saved
+        return "too few workers", why, f"num_workers={wanted}{divided}", saved
     remedy = f"make that line cheaper, or do it once and keep the result (`etl presave`); all {cpus} CPUs are busy"
     return "Python code", why, remedy, waited
 
@@ -213,9 +218,16 @@ def _cause_elsewhere(times: LoopTimes, place: Place | None, cpus: int) -> Cause:
     loaders = workers or max(each.loaders for each in times.lost)
     why = f"{units.counted(loaders, f'{one} loads', f'{several} load')}, on a CPU most of the wait{at}"
     if loaders and loaders < cpus:
-        remedy = f"num_workers={cpus}" if workers else f"load with {cpus} threads"
+        remedy = f"num_workers={cpus}{_if_divided(times)}" if workers else f"load with {cpus} threads"
         return "too few workers", why, remedy, times.waited * (1 - loaders / cpus)
     return "Python code", why, "make that cheaper, or do it once and keep the result (`etl presave`)", times.waited
+
+
+def _if_divided(times: LoopTimes) -> str:
+    """Return a condition for more workers if each of them would load all records, as of an IterableDataset."""
+    if not times.settings.get("_dataset_kind"):
+        return ""
+    return ", if the IterableDataset gives each worker a part of its own (torch.utils.data.get_worker_info)"
 
 
 def _memory(notes: Sequence[tuple[float, int, int]]) -> Cause | None:

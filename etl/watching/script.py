@@ -151,14 +151,19 @@ def _prepared(script: Script) -> Callable[[], object]:
 
 
 def _within(error: BaseException, run: Callable[[], object]) -> Any:
-    """Return the traceback of an error below the script's first frame; whole if it is not from the script."""
+    """Return the traceback of an error from the script's first frame on: None for an error of its syntax.
+
+    It is whole if it is not from the script.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code is not getattr(run, "__code__", None):
         trace = trace.tb_next
-    trace = None if trace is None else trace.tb_next
+    if trace is None:
+        return error.__traceback__
+    trace = trace.tb_next
     while trace is not None and trace.tb_frame.f_code.co_filename in (runpy.__file__, "<frozen runpy>"):
         trace = trace.tb_next
-    return trace or error.__traceback__
+    return trace
 
 
 def _end_if_enough(script: Script, session: Session, times: LoopTimes) -> None:

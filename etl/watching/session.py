@@ -15,7 +15,11 @@ from typing import Any
 from etl.watching.stacks import BOUNDARIES, MemoryWatch, WorkerReports, note_places, start_sampling
 from etl.watching.times import LoopClock, LoopTimes
 
-SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size", "threads", "processes")
+# The kind of data set of a torch DataLoader is 1 for an IterableDataset, and 0 for others.
+SETTINGS = (
+    *("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size", "threads", "processes"),
+    "_dataset_kind",
+)
 # Loaders of one class are told apart by the classes of these parts, their length and their settings.
 PARTS = ("dataset", "records", "sampler")
 
@@ -77,14 +81,21 @@ class Session:
             length = _told(len, loader if dataset is None else dataset)
             kind = type(loader), length, *(type(_told(getattr, loader, name)) for name in PARTS), *settings.items()
             last = _told(weakref.ref, loader) or (lambda: loader)  # a list has no weak reference
-            # An iterator may be one of two alike until it is gone. Trainers keep the DataLoaders that they replace.
-            alike = (each for each in self._loaders if each.kind == kind)
-            found = next((each for each in alike if dataset is not None or each.last() is None), None)
+
+            def is_replaced(other: Any) -> bool:
+                # An iterator may be one of two alike until it is gone, and so may a stream without a length, such as
+                # that of validation. Trainers keep the DataLoaders that they replace.
+                is_same = length is not None or _told(getattr, other, "dataset") is dataset
+                return other is None or (dataset is not None and is_same)
+
+            found = next((each for each in self._loaders if each.kind == kind and is_replaced(each.last())), None)
             if found is None:
                 inner = "" if dataset is None else f" of {type(dataset).__name__}"
                 found = _Loader(kind, LoopTimes(f"{type(loader).__name__}{inner}", settings), last)
                 self._loaders.append(found)
                 self.loops.append(found.times)
+            elif found.last() is None:  # and not one of two that are alike
+                found.times.is_remade = True
             found.last = last
         return found.times
 

@@ -7,6 +7,7 @@ timed if they are short. Worker processes import this module, which needs only p
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import random
@@ -27,6 +28,8 @@ from etl.temporary import PREFIX, lock_folder
 from etl.watching.times import MAX_COST_SHARE, Activity, Fetch, FetchTimer, LoopTimes, Place
 
 INTERVAL_SECONDS = 0.04
+# Of looks and batches, a worker process reports so many at first, and then ever fewer: in days some thousand.
+ALL_LINES = 256
 # A thread whose innermost frame is in one of these files waits for others.
 WAITING_FILES = (
     *("/threading.py", "/queue.py", "/selectors.py", "/multiprocessing/connection.py", "/multiprocessing/queues.py"),
@@ -66,10 +69,11 @@ def start_sampling(
 
     `look` is called with the frame of each thread, by its identifier; then `look_further`, which limits its own cost.
     """
+    draw = random.Random()  # not the numbers that the script may have seeded
 
     def run() -> None:
         pause = INTERVAL_SECONDS
-        while not ended.wait(pause * random.uniform(0.5, 1.5)):  # or it would keep in step with the loop
+        while not ended.wait(pause * draw.uniform(0.5, 1.5)):  # or it would keep in step with the loop
             began = time.thread_time()
             frames = sys._current_frames()
             frames.pop(threading.get_ident(), None)
@@ -85,6 +89,8 @@ def note_places(activities: Mapping[int, Activity], frames: Mapping[int, FrameTy
     """Note the line of each loop or, while it waits, the lines that load: in its thread or in others."""
     for thread, activity in list(activities.items()):
         times, waits, frame = activity.times, activity.waits, frames.get(thread)
+        if waits and not times.batches:  # the first batch of all
+            continue
         place = find_place(frame)
         if not waits:
             if frame is not None and times.is_in_step:  # not between epochs, nor of a thread that has ended
@@ -207,19 +213,22 @@ def _start_reports(prefix: str) -> None:
 
     file = os.open(f"{prefix}-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     BOUNDARIES.add(worker._worker_loop.__code__)
-    main, timer = threading.get_ident(), FetchTimer(time.process_time)
+    main, timer, write = threading.get_ident(), FetchTimer(time.process_time), line_writer(file)
+    is_warm = threading.Event()  # after the first batch, which imports, opens and allocates
 
     def timed(fetcher: Any, load: Callable[..., Any], indices: Any) -> Any:
-        if time.perf_counter() < timer.due:
-            return load(fetcher, indices)
+        if not is_warm.is_set() or time.perf_counter() < timer.due:
+            batch = load(fetcher, indices)
+            is_warm.set()
+            return batch
         batch, times = timer.take(partial(load, fetcher, indices))
-        _write(file, "fetch", *times)
+        write("fetch", *times)
         return batch
 
     def look(frames: Mapping[int, FrameType]) -> None:
         place = find_place(frames.get(main))
-        if place is not None:
-            _write(file, "at", *place)
+        if place is not None and is_warm.is_set():
+            write("at", *place)
 
     kinds: Any = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
     for kind in kinds:
@@ -227,6 +236,13 @@ def _start_reports(prefix: str) -> None:
     start_sampling(look, threading.Event())
 
 
-def _write(file: int, *fields: object) -> None:
-    with contextlib.suppress(OSError):  # the disk is full: what was watched counts
-        os.write(file, ("\t".join(map(str, fields)) + "\n").encode())
+def line_writer(file: int) -> Callable[..., None]:
+    """Return a function that writes a line to `file` in all of its first calls, and in ever fewer of later ones."""
+    numbers, draw = itertools.count(1), random.Random()
+
+    def write(*fields: object) -> None:
+        if draw.random() * next(numbers) < ALL_LINES:
+            with contextlib.suppress(OSError):  # the disk is full: what was watched counts
+                os.write(file, ("\t".join(map(str, fields)) + "\n").encode())
+
+    return write

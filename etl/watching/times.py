@@ -88,6 +88,8 @@ class LoopTimes:
     epoch_length: int = 0
     # Epochs that have ended. One that was left with its first batch does not count: it was a look at the data.
     epochs: int = 0
+    # True if the script makes a new loader for an epoch.
+    is_remade: bool = False
     _block_steps: int = 1
     # Since when the loop is in a step, and how long its thread had waited for all loaders by then; None between epochs.
     _resumed: tuple[float, float] | None = None
@@ -287,7 +289,8 @@ class LoopClock:
         here.times, here.waits = times, True
         began = perf_counter()
         try:
-            if not times.settings.get("num_workers") and asked >= here.timer.due:
+            is_timed = times.batches and not times.settings.get("num_workers")  # not the first of all
+            if is_timed and asked >= here.timer.due:
                 batch, fetch = here.timer.take(ask)
                 times.fetches.append(fetch)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterableDataset
 
 from etl.measuring.waiting import WaitTimes
 from etl.watching.diagnosis import Diagnosis, diagnose
@@ -58,6 +59,7 @@ def test_few_batches_tell_nothing() -> None:
     found = diagnose(loop(0.1, 0.1, batches=4), CPUS)
     assert found.verdict == "cannot tell"
     assert "4 batches are too few" in found.describe("train.py")
+    assert "1 batch is too few" in diagnose(loop(0.1, 0.1, batches=1), CPUS).describe("train.py")
 
 
 def test_noisy_waits_around_the_limit_tell_nothing() -> None:
@@ -78,6 +80,22 @@ def test_loading_in_the_training_process_needs_workers() -> None:
     lines = found.describe("train.py").splitlines()
     assert lines[0].startswith("train.py waits for data 97% of the time")
     assert lines[2].endswith("; at best 2.0 times as fast here.")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_workers_of_an_iterable_dataset_are_advised_if_it_is_divided_among_them(workers: int) -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(8))
+
+    loader = DataLoader(Stream(), batch_size=2, num_workers=workers)
+    settings = Session().times_of(loader).settings
+    times = loop(0.031, 0.001, settings=settings, fetches=fetches(0.031, 0.031), loads_here=20 * (workers == 0))
+    found = diagnose(times, cpus=2)
+    assert found.cause == "too few workers"
+    assert re.match("num_workers=2.*, if the IterableDataset gives each worker a part of its own", found.remedy)
+    times.settings = {**settings, "_dataset_kind": 0}
+    assert "IterableDataset" not in diagnose(times, cpus=2).remedy
 
 
 def test_a_gain_that_is_next_to_nothing_is_said_in_words() -> None:
@@ -130,6 +148,8 @@ def test_starts_of_epochs_are_told_from_the_first_one() -> None:
     found = diagnose(times, CPUS)
     assert (found.verdict, found.cause, found.remedy) == ("waits", "starts of epochs", "persistent_workers=True")
     assert "a wait of 500 ms" in found.why
+    again = replace(times, settings={"num_workers": 2, "persistent_workers": True}, is_remade=True)
+    assert diagnose(again, CPUS).remedy == "one DataLoader for all epochs, with persistent_workers=True"
 
 
 def test_steps_that_are_not_seen_leave_it_open() -> None:
@@ -145,6 +165,9 @@ def test_slow_records_are_told_from_slow_loading() -> None:
     found = diagnose(loop(0.02, 0.01, settings={"num_workers": 2}, fetches=uneven), CPUS)
     assert found.cause == "slow records"
     assert found.why.startswith("one batch in 10 takes 300 ms, the others 4.00 ms")
+    assert found.remedy.endswith("; prefetch_factor=8 rides out one of them")
+    more = loop(0.02, 0.01, settings={"num_workers": 2, "prefetch_factor": 8}, fetches=uneven)
+    assert diagnose(more, CPUS).remedy.endswith("; prefetch_factor=32 rides out one of them")
 
 
 def test_copies_in_the_loop_count_as_waiting(tmp_path: Any) -> None:

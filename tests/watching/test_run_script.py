@@ -329,9 +329,10 @@ def test_a_wrong_call_is_one_line(script: Path, name: str, options: tuple[str, .
 
 def test_a_syntax_error_is_shown_as_python_shows_it(script: Path) -> None:
     script.write_text("for\n")
+    plain = run_python(script.name, cwd=script.parent)
     code, _, errors = run(script)
-    assert code == 1
-    assert "SyntaxError" in errors
+    assert code == plain.returncode == 1
+    assert errors.startswith(plain.stderr)
     assert "internal error" not in errors
 
 
@@ -401,6 +402,13 @@ def test_nothing_is_imported_that_the_script_may_have_to_prepare(script: Path) -
     script.write_text("import sys\nprint({'torch', 'numpy', 'etl.iterators'} & sys.modules.keys())\n")
     _, output, _ = run(script)
     assert output == "set()\n"
+
+
+def test_random_numbers_are_those_of_the_seed_that_the_script_has_set(script: Path) -> None:
+    script.write_text("import random, time\nrandom.seed(0)\ntime.sleep(1)\nprint(random.random())\n")
+    plain = output_of(script.name, cwd=script.parent)
+    code, output, errors = run(script)
+    assert (code, output) == (0, plain), errors
 
 
 def test_what_a_killed_run_leaves_is_removed_by_a_later_command(

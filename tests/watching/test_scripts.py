@@ -13,6 +13,7 @@ from tests.programs import run_python
 SCRIPTS = Path(__file__).parent / "scripts"
 CAUSES = {
     "too_few_workers": ("waits", "too few workers"),
+    "slow_start": ("waits", "too few workers"),
     "storage": ("waits", "storage"),
     "python_code": ("waits", "Python code"),
     "child_processes": ("waits", "Python code"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from etl.watching import times as watched
 from etl.watching.session import Session
@@ -79,11 +80,26 @@ def test_waits_steps_and_starts_are_told_apart() -> None:
             CLOCK.sleep(STEP)
         CLOCK.sleep(5 * STEP)  # between epochs, which is neither
     (found,) = session.loops
-    assert (found.name, found.batches, found.batch_records) == ("Slow", 12, 5)
+    assert (found.name, found.batches, found.batch_records, found.is_remade) == ("Slow", 12, 5, False)
     assert len(found.starts) == 3
     assert found.starts == pytest.approx([3 * WAIT] * 3)
     assert found.stepped == pytest.approx(11 * STEP)
     assert found.waited == pytest.approx(9 * WAIT + 2 * 3 * WAIT)  # not the very first one
+
+
+def test_the_first_batch_of_all_does_not_tell_where_loading_is_and_how_long_a_batch_takes() -> None:
+    session = Session()
+
+    def batches() -> Iterator[list[int]]:
+        for batch in Slow():
+            note_places(session.clock.activities, {threading.get_ident(): sys._getframe()})
+            yield batch
+
+    for _ in session.epoch(batches()):
+        pass
+    (found,) = session.loops
+    assert all(each.seconds == pytest.approx(WAIT) for each in found.fetches)
+    assert found.loads_here == found.batches - 1
 
 
 def test_of_nested_loaders_the_outermost_counts() -> None:
@@ -118,6 +134,30 @@ def test_loaders_that_a_script_makes_anew_for_each_epoch_share_their_times_unles
         for batches in (4, 2):  # such as training and validation
             for _ in session.epoch(Slow(batches)):
                 pass
+    assert [(each.batches, len(each.starts), each.is_remade) for each in session.loops] == [(12, 3, True), (6, 3, True)]
+
+
+class Stream(IterableDataset[int]):
+    """A data set that has no length."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._records))
+
+
+def test_streams_of_training_and_validation_are_two_loops_though_they_have_no_length() -> None:
+    session, streams = Session(), (Stream(8), Stream(4))
+    training, validation = (DataLoader(stream, batch_size=2) for stream in streams)
+    for _ in range(2):
+        for loader in (training, validation):
+            for _ in session.epoch(loader):
+                pass
+    kept = [DataLoader(stream, batch_size=2) for stream in streams]  # as by a trainer, for a further epoch
+    for loader in kept:
+        for _ in session.epoch(loader):
+            pass
     assert [(each.batches, len(each.starts)) for each in session.loops] == [(12, 3), (6, 3)]
 
 
@@ -218,14 +258,14 @@ def monitor() -> Generator[None, None, None]:
 
 @pytest.mark.parametrize(("settings", "samples"), [({}, 1), ({"num_workers": 0}, 1), ({"num_workers": 1}, 0)])
 def test_other_threads_may_load_unless_worker_processes_do(settings: dict[str, int], samples: int) -> None:
-    found, thread = watched.LoopTimes("loader", settings), monitor()
+    found, thread = watched.LoopTimes("loader", settings, batches=1), monitor()
     next(thread)
     note_places({1: watched.Activity(found, waits=True)}, {2: thread.gi_frame})
     assert found.loading.total() == samples
 
 
 def test_a_thread_at_an_instruction_without_a_line_is_at_the_first_line_of_its_function() -> None:
-    found = watched.LoopTimes("loader", {})
+    found = watched.LoopTimes("loader", {}, batches=1)
     thread = types.FunctionType(monitor.__code__.replace(co_linetable=b""), globals())()
     next(thread)
     assert thread.gi_frame.f_lineno is None
@@ -234,7 +274,7 @@ def test_a_thread_at_an_instruction_without_a_line_is_at_the_first_line_of_its_f
 
 
 def test_threads_of_etl_load_rather_than_others() -> None:
-    found, thread = watched.LoopTimes("AsyncIterator", {}), monitor()
+    found, thread = watched.LoopTimes("AsyncIterator", {}, batches=1), monitor()
     next(thread)
 
     def load() -> None:

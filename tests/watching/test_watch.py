@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import pickle
 import threading
 import time
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import etl
 from etl.training.listeners import Performance
-from etl.watching.stacks import report_worker
+from etl.watching.stacks import line_writer, report_worker
 from tests.programs import output_of
 
 DATA = TensorDataset(torch.arange(40))
@@ -75,6 +76,18 @@ def test_worker_processes_report() -> None:
         assert len(list(watched)) == 40
     assert watched.summary().batches == 80
     assert watched.worker_init_fn is None
+
+
+def test_what_a_worker_process_reports_stays_small_however_long_it_runs(tmp_path: Path) -> None:
+    file = os.open(tmp_path / "reports", os.O_WRONLY | os.O_CREAT)
+    write = line_writer(file)
+    for number in range(100_000):
+        write("at", number)
+    os.close(file)
+    numbers = [int(line.removeprefix("at\t")) for line in (tmp_path / "reports").read_text().splitlines()]
+    assert numbers[:100] == list(range(100))
+    assert numbers[-1] > 50_000
+    assert len(numbers) < 5_000
 
 
 def test_fit_takes_a_watched_iterator() -> None:
