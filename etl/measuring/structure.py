@@ -237,7 +237,7 @@ def describe(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({_describe_items([describe(each) for each in value])})"
     if library is not None:
-        return f"{library.dtype_of(value)} {library.shape_of(value)}"
+        return f"{library.dtype_of(value)} {tuple(library.shape_of(value))}"
     return type(value).__name__
 
 
