@@ -105,7 +105,8 @@ def call_by_name(
     Parameters
     ----------
     function : callable
-        The function. A parameter that is not called like one of the arguments must have a default.
+        The function. A parameter that is not called like one of the arguments must have a default. An argument that a
+        `functools.partial` has fixed stays.
     arguments : dict of str to callable
         A function for each argument, which returns it. Only those that are asked for are called.
     whole : object
@@ -119,6 +120,8 @@ def call_by_name(
         If a parameter without a default has another name.
     """
     more = {name: functools.partial(_same, value) for name, value in (chosen or {}).items()}
+    if isinstance(function, functools.partial):
+        arguments = {name: get for name, get in arguments.items() if name not in function.keywords}
     available: Mapping[str, Callable[[], Any]] = {**arguments, **more}
     parameters = parameters_of(function)
     positional: list[Any] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,8 @@ def positional_only(one: int, /, two: int) -> tuple[int, int]:
         (lambda two, *more, one, **most: (two, more, one, most), (2, (), 1, {})),
         (lambda *more, **most: (more, most), ((), {})),
         (positional_only, (1, 2)),
+        (partial(lambda one, two: (one, two), one=8), (8, 2)),
+        (partial(lambda whole, one: (whole, one), one=8), ("whole", 8)),
         (dict, {}),
     ],
 )

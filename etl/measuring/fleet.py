@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+
+import psutil
 
 from .processes import ENDING_SECONDS, MeasurementError, NoAnswerError, Server
 from .server import Answer, Request
@@ -58,6 +60,15 @@ class Fleet:
         self.start_seconds = 0.0
         # The kernel kills a server when the thread that has started it ends, so these live as long as the servers.
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="servers") if count > 1 else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the running servers have for themselves alone."""
+        total = 0
+        for server in filter(None, self._servers):
+            with suppress(psutil.NoSuchProcess):  # it has ended
+                total += psutil.Process(server.pid).memory_full_info().uss
+        return total
 
     def renew(self) -> None:
         """Start other servers, and wait until they are ready."""

@@ -32,7 +32,7 @@ def describe_error(error: BaseException) -> str:
     elif place_in(texts[0]) or not isinstance(error, ValueError):  # else this package wrote all of the message
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     message = " ".join(message.split())
-    return f"{message}, at {place}" if place else message
+    return message if place in message else f"{message}, at {place}"
 
 
 def place_in(text: str, newest_first: bool = False) -> str:

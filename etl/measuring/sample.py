@@ -225,7 +225,7 @@ def take_sample(loading: MeasuredLoader, recipe: Recipe) -> Sample:
         If an epoch has no batches, or another number of records than the one before.
     """
     with PeakMemory() as memory:
-        resident = first_copies(loading, recipe.has_one_layout)
+        resident = first_copies(loading, recipe.has_one_layout, recipe.batches)
         compute = loading.make_compute(resident[0])
         for _ in range(WARM_UP_STEPS):
             compute.step(resident[0])
@@ -306,11 +306,14 @@ def _check_counts(timed: Sequence[EpochTimes], recipe: Recipe) -> None:
         raise ValueError(f"its epochs have different numbers of {unit}: {', '.join(map(str, counts))}")
 
 
-def first_copies(loading: MeasuredLoader, has_one_layout: bool = False) -> list[Any]:
-    """Return copies of first batches of a loader: one, or if their layouts differ, several up to `RESIDENT_NBYTES`."""
+def first_copies(loading: MeasuredLoader, has_one_layout: bool = False, limit: int | None = None) -> list[Any]:
+    """Return copies of first batches of a loader: one, or if their layouts differ, several up to `RESIDENT_NBYTES`.
+
+    There are at most `limit`, the batches that are taken of an epoch: it may have many times as many, or no end.
+    """
     copies: list[Any] = []
     room = RESIDENT_NBYTES
-    with Epochs(loading) as epochs:
+    with Epochs(loading, limit) as epochs:
         batches = iter(epochs)
         for batch in batches:
             copies.append(copy_of(batch))

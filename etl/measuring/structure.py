@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
+
 from .libraries import SCALARS, library_of
 
 MAX_SHOWN = 3
@@ -146,7 +148,7 @@ def _collect_columns(value: Any, count: int, found: list[Sequence[Any]]) -> None
     if children is None:
         library = library_of(value)
         if library is not None and library.shape_of(value):
-            found.append(value)
+            found.append(_unboxed(value))
     elif len(children) == count and all(each is None or isinstance(each, SCALARS) for each in children):
         found.append(children)  # such as the name of each record
     else:
@@ -194,7 +196,12 @@ def _lists_of_records(batch: Any) -> list[Sequence[Any]] | None:
 
 
 def _unboxed(item: Any) -> Any:
-    """Return the list of the Python objects in an array, or else `item` itself."""
+    """Return the list of the Python objects or texts in an array, or else `item` itself.
+
+    The dtype of texts has the width of the longest in the array, so that a text would differ from batch to batch.
+    """
+    if isinstance(item, np.ndarray) and item.dtype.kind in "SU":
+        return item.tolist()
     library = library_of(item)
     objects = None if library is None else library.objects_in(item)
     return item if objects is None else objects
@@ -237,7 +244,7 @@ def describe(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({_describe_items([describe(each) for each in value])})"
     if library is not None:
-        return f"{library.dtype_of(value)} {library.shape_of(value)}"
+        return f"{library.dtype_of(value)} {tuple(library.shape_of(value))}"
     return type(value).__name__
 
 

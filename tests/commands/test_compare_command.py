@@ -347,6 +347,23 @@ def test_a_wrong_argument_gives_a_one_line_error(
     assert message in refusal(capsys, "compare", str(photographs), *QUICK, *arguments)
 
 
+STEP = """
+    def make_step(task):
+        def step(batch):
+            return {}["image"]
+        return step
+"""
+
+
+def test_an_error_of_the_training_step_has_its_place(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with user_module(tmp_path, "my_step", STEP):
+        step = ("--strategies", "raw", "--step", "my_step:make_step")
+        line = refusal(capsys, "compare", str(photographs), "--quiet", *QUICK, *step)
+    assert "KeyError: 'image', at my_step.py:4 (step); its batch is (float32 (4, 3, 32, 32), " in line
+
+
 @pytest.mark.slow
 def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> None:
     def interrupt(progress: ComparisonProgress) -> None:

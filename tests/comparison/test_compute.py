@@ -18,7 +18,8 @@ from etl.comparison.request.model_compute import Classes, Inference, Training, c
 from etl.comparison.request.settings import Settings
 from etl.comparison.request.subset import Subset
 from etl.comparison.run.workload import Workload
-from etl.comparison.worker.make_compute import Simulated, make_compute
+from etl.comparison.worker.make_compute import Simulated, StepError, make_compute
+from etl.measuring.places import describe_error
 from etl.sources import Record
 from etl.training.compute import default_model
 from tests.comparison_workloads import COLUMNS, make_workload
@@ -414,3 +415,42 @@ def test_the_loop_waits_for_a_step_only_if_it_is_to(tmp_path: Path, settings: di
     (span,) = simulated.finish()
     assert (came_back >= span[1]) is waits
     assert span[0] >= started
+
+
+STEPS = """
+def of_mappings(task):
+    def step(batch):
+        return batch["image"].mean()
+    return step
+
+def without_a_key(task):
+    def step(batch):
+        return {}["image"]
+    return step
+
+def not_made(task):
+    return task.model
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        (
+            "of_mappings",
+            StepError,
+            r"TypeError: tuple indices .*, at own_models.py:5 \(step\); its batch is \(float32 ",
+        ),
+        ("without_a_key", ValueError, r"KeyError: 'image', at own_models.py:10 \(step\); its batch is \(float32 "),
+        ("not_made", StepError, r"AttributeError: .* no attribute 'model', at own_models.py:14 \(not_made\)$"),
+    ],
+)
+def test_an_error_of_a_step_of_the_user_has_its_place_and_its_batch(
+    tmp_path: Path, own: Own, name: str, kind: type[Exception], message: str
+) -> None:
+    own(STEPS)
+    workload = make_workload(tmp_path, step=f"own_models:{name}")
+    batch = workload.collate(batch_of(workload))
+    with pytest.raises(kind, match=f"^{message}") as raised:
+        make_compute(workload, batch).step(batch)
+    assert describe_error(raised.value).count("own_models.py") == 1

@@ -22,6 +22,7 @@ from etl.measuring.layout import PADDING_VARIABLE
 from etl.measuring.processes import MeasurementError
 from etl.measuring.sample import Recipe
 from tests.comparison_workloads import make_workload
+from tests.user_modules import user_module
 
 RAW = Candidate("raw")
 # A user's model, which does what a file says before it is made.
@@ -215,6 +216,30 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures
         second = processes.check(RAW, 1, trains=True)
     assert first.content == replace(second.content, signatures=first.content.signatures)
     assert first.content.samples == 200
+
+
+RECORDS = """
+    import numpy as np
+
+    def dataset():
+        return [{"features": np.ones(1 << 20, np.float32), "label": number % 2} for number in range(20)]
+"""
+
+
+def test_servers_that_hold_the_records_in_memory_are_started_ahead_as_far_as_they_have_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with user_module(tmp_path, "my_records", RECORDS):
+        settings = Settings("my_records:dataset", strategies=("raw",), batch_size=10, compute="simulated:1ms")
+        workload = Workload(settings, tmp_path, 1)
+        with MeasuringProcesses(workload, [min(os.sched_getaffinity(0))]) as processes:
+            processes.load(RAW)
+            nbytes, before = processes._servers.nbytes, len(servers())
+            assert nbytes > 20 * (4 << 20)
+            monkeypatch.setattr(processes_module, "SERVER_NBYTES", 1)
+            monkeypatch.setattr(processes_module, "available_nbytes", lambda: 5 * nbytes)  # of which half may be taken
+            processes.start_ahead(8)
+            assert len(servers()) == before + 2
 
 
 def test_a_source_that_the_server_cannot_open_is_an_error_at_its_start(tmp_path: Path) -> None:

@@ -78,6 +78,12 @@ def misspelt(batch_size, depth=3):
     return DataLoader(Numbers(), batch_size)
 
 misspelt.settings = {"dept": (1, 2)}
+
+def reading(path, batch_size):
+    return DataLoader(Numbers(), batch_size)
+
+def make_step(path):
+    return lambda batch: None
 """
 LISTS = """
 import numpy as np
@@ -106,12 +112,16 @@ class Asked:
             text=True,
         )
 
-    def ask(self, function: str, action: Action = "try", **settings: Any) -> tuple[Any, list[str]]:
+    def ask(
+        self, function: str, action: Action = "try", step: str | None = None, **settings: Any
+    ) -> tuple[Any, list[str]]:
         """Return the answer, and all packages that are imported for it."""
         folder = self._folder / "files"
         folder.mkdir(exist_ok=True)
-        conditions = Conditions(batch_size=4, compute="simulated:0ms,sync", heap="default")
-        loader = UserLoader(function, None, [], str(folder), 20, 2, None, Rank(), conditions, settings)
+        compute = "simulated:0ms,sync" if step is None else "training"
+        conditions = Conditions(batch_size=4, compute=compute, step=step, heap="default")
+        path = str(self._folder)
+        loader = UserLoader(function, path, [], str(folder), 20, 2, None, Rank(), conditions, settings)
         arrays_file = str(self._folder / "arrays.npz")
         request = MeasuringRequest(action, 20, [], Rank(), loader=loader, seconds=5.0, arrays_file=arrays_file)
         assert self._process.stdin is not None
@@ -194,6 +204,14 @@ def test_what_is_wrong_with_a_setting_is_one_sentence(
     asked: Asked, function: str, settings: dict[str, Any], message: str
 ) -> None:
     assert message in asked.ask(function, **settings)[0]
+
+
+@pytest.mark.parametrize(("name", "requested"), [("plain", []), ("reading", ["path"])])
+def test_what_a_training_step_asks_for_is_not_what_the_loader_reads(
+    asked: Asked, name: str, requested: list[str]
+) -> None:
+    answer, _ = asked.ask(f"torch_loaders:{name}", step="torch_loaders:make_step")
+    assert answer["requested"] == requested
 
 
 def test_a_loader_without_torch_needs_no_more_packages_than_before(tmp_path: Path) -> None:

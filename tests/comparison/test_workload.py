@@ -24,7 +24,7 @@ from etl.loading import Padding
 from etl.loading.lengths import source_lengths
 from etl.sources import Record
 from etl.sources.record import record_error
-from tests.comparison_workloads import TRIED, make_workload
+from tests.comparison_workloads import TRIED, make_workload, write_table
 from tests.sequences import NOTHING, Sequences, sequences
 from tests.user_modules import user_module
 from tests.worker_processes import descriptors
@@ -68,6 +68,23 @@ def test_photographs_are_linked_and_so_changed_only_for_code_of_the_user(
     workload.link_records()
     assert workload.link_folder.exists() is are_linked
     assert are_linked or [each.stat().st_ctime_ns for each in workload.source_files()] == before
+
+
+def test_the_files_of_a_relative_source_are_found_though_code_of_the_user_changes_the_working_folder(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(photographs, tmp_path / "photos")
+    write_table(tmp_path, 200)
+    monkeypatch.chdir(tmp_path)
+    table = Workload(Settings("table.csv", table_options={"label": "kind"}), tmp_path, 1)
+    photos = Workload(Settings("photos", size=32, step="my_steps:make_step"), tmp_path, 1)
+    photos.select(7)
+    files = [*photos.source_files(), *table.source_files()]
+    photos.link_records()
+    assert len(list(photos.link_folder.rglob("*.jpg"))) == 7
+    monkeypatch.chdir("/")
+    assert len(files) == 8
+    assert all(each.is_file() for each in files)
 
 
 def test_of_other_sources_all_files_may_be_read(tmp_path: Path) -> None:

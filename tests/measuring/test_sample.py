@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,6 +86,19 @@ def test_batches_of_one_layout_are_represented_by_one_and_others_by_many(shapes:
     loading = MeasuredLoader(lambda: Loader([], shapes), lambda batch: Simulated(0.0, True), [], is_cold=False)
     assert len(first_copies(loading)) == copies
     assert len(first_copies(loading, has_one_layout=True)) == 1
+
+
+def test_of_texts_without_end_no_more_batches_are_copied_than_are_measured() -> None:
+    taken: list[int] = []
+
+    def texts() -> Iterator[np.ndarray]:
+        for number in itertools.count():
+            taken.append(number)
+            yield np.zeros((4, 2 + number % 7))  # each batch is padded to its longest text
+
+    loading = MeasuredLoader(texts, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    take_sample(loading, Recipe(batches=BATCHES))
+    assert taken == [*range(BATCHES)] * 2
 
 
 class Converted:

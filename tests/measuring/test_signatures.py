@@ -77,6 +77,13 @@ def test_there_are_no_labels_unless_exactly_one_field_has_an_integer_for_each_re
     assert labels_of(batch) is None
 
 
+def test_texts_in_an_array_are_no_numbers() -> None:
+    texts = np.array(["good", "bad", "", "1.5"])
+    assert signatures_of((texts, LABELS)).shape == (4, 65)  # of the labels
+    assert signatures_of(texts).shape == (4, 0)
+    np.testing.assert_array_equal(labels_of((texts, LABELS)), LABELS)
+
+
 def test_labels_in_a_column_of_their_own_are_labels() -> None:
     np.testing.assert_array_equal(labels_of((IMAGES, LABELS[:, np.newaxis].astype(np.uint8))), LABELS)
 

@@ -232,6 +232,15 @@ def test_names_of_records_belong_to_them_and_a_number_of_the_batch_to_none() -> 
     assert [a == b for a, b in zip(digests, changed, strict=True)] == [True, True, True, False]
 
 
+def test_texts_in_an_array_are_those_of_their_records_whatever_the_longest_beside_them_is() -> None:
+    texts = ["a", "b", "c", "a longer one"]
+    digests = record_digests((np.array(texts), LABELS))
+    assert digests == record_digests((texts, LABELS))
+    assert digests[:2] == record_digests((np.array(texts[:2]), LABELS[:2]))
+    assert layout_of((np.array(texts), LABELS)) == [("int64", ())]
+    assert record_count(np.array(texts)) == RECORDS
+
+
 def test_scalars_and_texts_count_for_the_digest_of_a_batch() -> None:
     scalars = [(), (3,), (3.0,), (True,), ("3",), (b"3",), (Path("3"),), (2**70,), ("34", "5"), ("3", "45")]
     batches = [(FEATURES, *each) for each in scalars]

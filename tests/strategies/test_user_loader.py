@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +38,13 @@ def test_a_generator_function_is_called_when_an_epoch_begins_with_its_number_and
     assert begun == []
     assert [list(loader), list(loader)] == [[1], [1]]
     assert begun == [(4, 5), (5, 5)]
+
+
+def test_a_partial_function_keeps_the_arguments_that_it_has_fixed() -> None:
+    def load(batch_size: int, workers: int) -> list[int]:
+        return [batch_size, workers]
+
+    assert [list(open_loader(partial(load, workers=each), TASK)) for each in (0, 4)] == [[2, 0], [2, 4]]
 
 
 def test_a_class_is_a_loader() -> None:

@@ -251,7 +251,7 @@ class OwningIterator(PresavedIterator):
 
 
 def source_files(path: str, records: Subset) -> list[Path]:
-    """Return the files that hold `records` of the source at `path`.
+    """Return the absolute paths of the files that hold `records` of the source at `path`.
 
     For an image folder these are the files of the records. For other sources they are all files of the source; for a
     user's function that makes the source there are none that are known.
@@ -259,9 +259,9 @@ def source_files(path: str, records: Subset) -> list[Path]:
     if is_source_name(path):
         return []
     if isinstance(records.source, ImageFolder):
-        root = records.source.root
+        root = records.source.root.absolute()  # a user's code may change the working folder
         return [root / records.source.files[index] for index in records.indices.tolist()]
-    return all_files(path)
+    return [each.absolute() for each in all_files(path)]
 
 
 def all_files(path: str | Path) -> list[Path]:

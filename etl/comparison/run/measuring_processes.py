@@ -45,7 +45,7 @@ ANSWER_SECONDS = 900.0
 IMPORT_SECONDS = 120.0
 # An answer of a user's loader may take this long, and at least so many times the budget.
 MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS = 60.0, 2.0
-# Servers that start at the same time, the memory of one, and the share of the memory that all may take.
+# Servers that start at the same time, the least memory of one, and the share of the memory that all may take.
 STARTED_AT_ONCE, SERVER_NBYTES, MEMORY_SHARE = 2, 400 << 20, 0.5
 # The path of a socket has at most 107 bytes, of which multiprocessing appends 32: "/pymp-........./listener-.........".
 MAX_TEMPORARY_PATH = 75
@@ -103,7 +103,8 @@ class MeasuringProcesses:
 
         There are fewer if they would take more than `MEMORY_SHARE` of the memory that is left.
         """
-        room = int(MEMORY_SHARE * available_nbytes() / (SERVER_NBYTES * self._ranks))
+        needed = max(SERVER_NBYTES * self._ranks, self._servers.nbytes)  # with the records of a source in memory
+        room = int(MEMORY_SHARE * available_nbytes() / needed)
         if not self._uses_common:
             return
         starting: deque[Fleet] = deque()

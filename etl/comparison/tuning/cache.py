@@ -14,13 +14,14 @@ from platformdirs import user_cache_path
 from etl.comparison.judge.make_report import describe_machine, describe_versions
 from etl.comparison.request.candidates import Candidate
 from etl.comparison.run.workload import Workload
+from etl.comparison.tuning.space import usable_formats
 from etl.comparison.tuning.tuning_results import TunedStrategy
 from etl.functions import find_function, is_carried, is_function_name
 from etl.sources.identity import stamp
 from presave.files import write_atomically
 
 # Increase it if the search changes, so that its earlier results are not used.
-VERSION = 3
+VERSION = 4
 # Settings of a comparison that have no effect on which configuration is the best.
 WITHOUT_EFFECT = (
     "strategies",
@@ -102,6 +103,7 @@ def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> 
         "machine": machine,
         "cpus": len(affinity),
         "versions": describe_versions(),
+        "formats": list(usable_formats()),  # of stores, which need packages that are not among the versions
         "settings": {name: value for name, value in settings.to_json().items() if name not in WITHOUT_EFFECT},
         "source": str(Path(settings.source).absolute()),
         "files": _files(workload),

@@ -191,7 +191,7 @@ def _built_in(workload: Workload, candidate: Candidate, same_pixels: bool) -> It
     if candidate.is_presaved:
         yield _single("stage", candidate.stage, _stages(workload))
         stored = (candidate.format, candidate.setting("compression"))
-        yield Dimension(("format", "compression"), tuple(dict.fromkeys((stored, *_formats()))))
+        yield Dimension(("format", "compression"), tuple(dict.fromkeys((stored, *usable_formats()))))
 
 
 def _single(name: str, given: Any, values: Iterable[Any]) -> Dimension:
@@ -220,7 +220,8 @@ def _stages(workload: Workload) -> list[str]:
     return [READ, *map(stage_name, takewhile(lambda stage: not is_random(stage), workload.pipeline.stages))]
 
 
-def _formats() -> Iterator[tuple[str, str | None]]:
+def usable_formats() -> Iterator[tuple[str, str | None]]:
+    """Yield the formats of stores, with the compressions, whose packages are installed."""
     for each in presave.formats():
         package = FORMAT_PACKAGES.get(each)
         if each != "pickle" and (package is None or importlib.util.find_spec(package) is not None):

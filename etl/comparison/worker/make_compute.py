@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from etl.functions import find_function
 from etl.measuring.epochs import Compute
+from etl.measuring.places import describe_error
+from etl.measuring.server import INPUT_ERRORS
+from etl.measuring.structure import describe
 from etl.training.compute import Simulated, UserStep
 
 if TYPE_CHECKING:  # another Python has what `user_loader` imports, no more
@@ -52,9 +55,32 @@ def make_plain_compute(conditions: Conditions, rank: Rank, task: Callable[[], Ta
     if conditions.simulated_seconds is not None:
         return Simulated(conditions.simulated_seconds, conditions.waits_for_steps, rank.meet_devices())
     if conditions.step is not None:
-        step = find_function(conditions.step, "--step")
-        return UserStep(step, task(), conditions.waits_for_steps, rank)
+        make_step = find_function(conditions.step, "--step")
+        try:
+            return NamedStep(make_step, task(), conditions.waits_for_steps, rank)
+        except Exception as error:
+            raise _step_error(error) from error
     return None
+
+
+class StepError(RuntimeError):
+    """A user's training step, or what makes it, raised an exception. The message names that, and its place."""
+
+
+class NamedStep(UserStep):
+    """A user's training step whose errors name their place in the user's code, and the batch."""
+
+    def _step(self, batch: Any) -> None:
+        try:
+            super()._step(batch)
+        except Exception as error:
+            raise _step_error(error, f"; its batch is {describe(batch)}") from error
+
+
+def _step_error(error: Exception, more: str = "") -> Exception:
+    """Return the error to raise for one of the user's code: wrong input stays wrong input."""
+    kind = ValueError if isinstance(error, INPUT_ERRORS) else StepError
+    return kind(f"{describe_error(error)}{more}")
 
 
 def is_on_device(settings: Settings) -> bool:

@@ -105,7 +105,7 @@ def answer(
     function = find_function(loader.function, STRATEGIES_OPTION)
     declared_settings(function)  # an error says what is wrong with them
     requested: set[str] = set()
-    task = replace(
+    noted = replace(  # for the loader alone: a training step may ask for records that the loader does not read
         task,
         open_path=functools.partial(_note, requested, "path", task),
         open_source=functools.partial(_note, requested, "source", task),
@@ -115,14 +115,14 @@ def answer(
     if asked.action == "first_try" and prepare is not None:
         try:
             # Settings vary how files are read, not what they hold: they are prepared once for all.
-            prepared = _run(prepare, loader, replace(task, settings={}))
+            prepared = _run(prepare, loader, replace(noted, settings={}))
             return FirstTry(replace(prepared, requested=sorted(requested)), None)
         finally:
             end_processes()
     if loader.rank.cpus:
         os.sched_setaffinity(0, loader.rank.cpus)  # files are prepared on the CPUs of all ranks
     loading = MeasuredLoader(
-        make=functools.partial(open_loader, function, task),
+        make=functools.partial(open_loader, function, noted),
         make_compute=functools.partial(_make_compute, loader, task, make_compute),
         files=[*map(Path, loader.files), *files_below(Path(loader.folder))],
         is_cold=loader.conditions.cache == "cold",

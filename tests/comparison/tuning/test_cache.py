@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import presave
 from etl.comparison.tuning.cache import Cache
 from tests.comparison_workloads import make_workload
 
@@ -24,6 +25,16 @@ def test_a_result_is_that_of_the_code_below_a_decorator(tmp_path: Path, monkeypa
     before = cache.path(workload, mine, [0, 1])
     code.write_text(f"{code.read_text()}# changed\n")
     assert cache.path(workload, mine, [0, 1]) not in (before, None)
+
+
+def test_a_result_is_that_of_the_formats_whose_packages_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, cache = make_workload(tmp_path), Cache(str(tmp_path / "cache"))
+    raw = workload.candidates()[0]
+    before = cache.path(workload, raw, [0, 1])
+    monkeypatch.setattr(presave, "formats", lambda: ["npy"])
+    assert cache.path(workload, raw, [0, 1]) not in (before, None)
 
 
 def test_a_result_is_that_of_files_that_were_not_written_since(tmp_path: Path) -> None:
