@@ -12,6 +12,7 @@ import numpy as np
 
 from etl.sources.randomness import copied_arrays, evenly_spaced, first_difference, random_states_kept
 from etl.sources.record import RecordSequence, source_name
+from presave import forks
 from presave.thread_safety import unopened
 
 # How long all threads read at once, and one alone if a record differed then, unless a record takes longer.
@@ -137,15 +138,16 @@ class _Check:
 
     def _read(self, index: int, at_call: Callable[..., None] | None = None) -> Reading:
         """Return copies of the arrays of a record, or its error; `at_call` is called before and after each call."""
-        sys.setprofile(at_call)
-        try:
-            record = self._records[index]
-            time.sleep(0)  # another thread may overwrite the record now
-            return copied_arrays(record)
-        except Exception as error:  # noqa: BLE001 - of the user's data set
-            return error
-        finally:
-            sys.setprofile(None)
+        with forks.held_off():  # the first reading may import what a child of a fork needs, too
+            sys.setprofile(at_call)
+            try:
+                record = self._records[index]
+                time.sleep(0)  # another thread may overwrite the record now
+                return copied_arrays(record)
+            except Exception as error:  # noqa: BLE001 - of the user's data set
+                return error
+            finally:
+                sys.setprofile(None)
 
     def _count_call(self, *_: object) -> None:
         self._calls += 1

@@ -100,7 +100,7 @@ assert len([first, *batches]) == len(iterator)
 iterator.close()
 """
 
-LATE_IMPORT = """
+LATE = """
 from pathlib import Path
 import tempfile
 folder = tempfile.TemporaryDirectory()
@@ -108,6 +108,8 @@ Path(folder.name, "imported_late.py").write_text("import __main__, time; __main_
 sys.path.insert(0, folder.name)
 
 class Late(Made):
+    thread_safe = True  # so that all threads read it, with no check before
+
     def __getitem__(self, index):
         if multiprocessing.parent_process() is None:
             import imported_late
@@ -115,12 +117,24 @@ class Late(Made):
 
 def child():
     import imported_late
+"""
 
+LATE_IMPORT = """
 options = {"threads": 2} if sys.argv[1] == "thread" else {"workers": "process", "processes": 1}
 with make(Late(), **options) as iterator:
     batches = iter(iterator)  # also with processes, this one loads the first record, to plan the batch
     assert_child_survives(child)
     assert len(list(batches)) == len(iterator)
+"""
+
+# Before several threads read a data set that does not say if they may, they try, while this thread waits for them.
+LATE_IMPORT_IN_A_CHECK = """
+from concurrent.futures import ThreadPoolExecutor
+Late.thread_safe = False
+with ThreadPoolExecutor(1) as pool, make(Late(), threads=2) as iterator:
+    survives = pool.submit(assert_child_survives, child)
+    assert len(list(iterator)) == len(iterator)
+    survives.result()
 """
 
 SHARD = """
@@ -247,8 +261,9 @@ PROGRAMS = {
     "imports of multiprocessing, spawn": (STARTING + IMPORTS_OF_MULTIPROCESSING, "spawn"),
     "a worker is replaced, forkserver": (STARTING + REPLACEMENT, "forkserver"),
     "a worker is replaced, spawn": (STARTING + REPLACEMENT, "spawn"),
-    "a record imports late, thread": (LATE_IMPORT, "thread"),
-    "a record imports late, process": (LATE_IMPORT, "process"),
+    "a record imports late, thread": (LATE + LATE_IMPORT, "thread"),
+    "a record imports late, process": (LATE + LATE_IMPORT, "process"),
+    "a record imports late in a check": (LATE + LATE_IMPORT_IN_A_CHECK, ""),
     "a shard is opened": (SHARD, ""),
     "a pool of threads": (POOL_OF_THREADS, ""),
     "a loop whose loading has not begun": (NOT_BEGUN, ""),
