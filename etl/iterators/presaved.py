@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import presave
 from etl.iterators.indexed import IndexedIterator
@@ -12,14 +11,12 @@ from etl.loading.lengths import bucket_lengths, store_lengths
 from etl.loading.padder import Padder
 from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError
-from etl.loading.records import ragged_after
+from etl.loading.records import check_remainder, ragged_after
 from etl.loading.sampler import Sampler, Uneven
 from etl.loading.store_loader import choose_loader
 from etl.sources.identity import store_digests
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
-from etl.stages.stage import describe_stage
-from presave.content import difference
 
 
 class PresavedIterator(IndexedIterator):
@@ -69,7 +66,7 @@ class PresavedIterator(IndexedIterator):
     ) -> None:
         self._owns_store = not isinstance(store, presave.Store)
         self._store = store if isinstance(store, presave.Store) else presave.open_store(store)
-        _check_remainder(self._store, pipeline)
+        check_remainder(self._store, pipeline)
         padder, lengths = None, None
         if padding is not None:
             lengths = store_lengths(self._store, pipeline, padding)
@@ -99,43 +96,3 @@ class PresavedIterator(IndexedIterator):
         super().close()
         if self._owns_store:
             self._store.close()
-
-
-def _check_remainder(store: presave.Store, pipeline: Pipeline) -> None:
-    """Raise `ValueError` unless `pipeline` continues the one that wrote `store`.
-
-    An empty pipeline fits any store: the caller says that nothing is left to do.
-    """
-    manifest = store.manifest
-    if not pipeline.names and not pipeline.preceding:
-        return
-    written_by = manifest.fingerprint if manifest.fingerprint is not None else Pipeline([]).fingerprint
-    if written_by != pipeline.preceding_fingerprint:
-        before = " -> ".join(Pipeline(pipeline.preceding).names) or "nothing"
-        raise ValueError(
-            f"{store.path} was written after stage {manifest.stage!r} of pipeline {manifest.fingerprint}; "
-            f"this pipeline goes on after {before!r} of pipeline {pipeline.preceding_fingerprint}"
-            f"{_changed_settings(manifest.provenance.get('stages'), pipeline)}. "
-            "Use the same pipeline's after(stage), or presave again"
-        )
-
-
-def _changed_settings(written_by: Any, pipeline: Pipeline) -> str:
-    """Return in words which settings of the preceding stages differ, in brackets; empty if their names do, too.
-
-    `written_by` should be descriptions of stages; it is from a manifest, which may hold anything.
-    """
-    try:
-        before, now = (
-            {
-                f"{stage['name']}.{name}": value
-                for stage in stages
-                for name, value in {"kind": stage["kind"], "version": stage["version"], **stage["settings"]}.items()
-            }
-            for stages in (written_by, [describe_stage(each) for each in pipeline.preceding])
-        )
-        names = tuple(stage["name"] for stage in written_by)
-    except (TypeError, LookupError):
-        return ""
-    has_other_settings = names == Pipeline(pipeline.preceding).names and before != now
-    return f" ({difference(before, now)})" if has_other_settings else ""

@@ -10,7 +10,7 @@ from etl.loading.lengths import bucket_lengths, source_lengths
 from etl.loading.padder import Padder
 from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError, RecordLoader
-from etl.loading.records import ragged_after
+from etl.loading.records import check_stages_before, ragged_after
 from etl.loading.sampler import Sampler
 from etl.sources.identity import source_digests
 from etl.sources.record import RecordSequence, check_source, source_name
@@ -57,7 +57,8 @@ class RawIterator(IndexedIterator):
     TypeError
         If `pipeline` is something else.
     ValueError
-        If the source is a path, or empty, an argument is invalid, or there are buckets and lengths are unknown.
+        If the source is a path, or empty, an argument is invalid, or there are buckets and lengths are unknown; if the
+        source is a store, or a `Subset` of one, of another pipeline than the one that `pipeline` is the rest of.
     RecordError
         While iterating, at the batch of a record that fails.
 
@@ -101,6 +102,7 @@ class RawIterator(IndexedIterator):
             raise TypeError(
                 f"pipeline is {describe(pipeline)}, not an etl.Pipeline; etl.Pipeline([stage, ...]) makes one"
             )
+        check_stages_before(source, pipeline)
         padder, lengths = None, None
         if padding is not None:
             lengths = source_lengths(source, pipeline)

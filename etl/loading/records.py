@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+import presave
 from etl.arguments import refuse_string
 from etl.sources.identity import source_digests, source_identity, source_origin
 from etl.sources.record import check_index, check_source, chosen_from, record_error, source_name
@@ -15,6 +16,7 @@ from etl.stages.fields import flatten
 from etl.stages.pipeline import UNRELATED_TO_THE_RECORD, Pipeline
 from etl.stages.stage import AnyStage, describe_stage, fixes_size, is_random, stage_name
 from presave import Record, RecordSequence
+from presave.content import difference
 from presave.errors import SHORTAGE_ADVICE, is_shortage, max_open_files
 from presave.thread_safety import is_thread_safe
 
@@ -50,11 +52,13 @@ class Records:
     Raises
     ------
     ValueError
-        If a stage is random: every epoch would get the same random choices.
+        If a stage is random: every epoch would get the same random choices. If the source is a store of another
+        pipeline than the one that this is the rest of.
     """
 
     def __init__(self, source: RecordSequence, pipeline: Pipeline) -> None:
         check_source(source)
+        check_stages_before(source, pipeline)
         if pipeline.is_random:
             drawing = next(stage_name(stage) for stage in pipeline.stages if is_random(stage))
             raise ValueError(
@@ -122,6 +126,53 @@ def records(source: RecordSequence, pipeline: Pipeline) -> Records:
     (64, 64, 3)
     """
     return Records(source, pipeline)
+
+
+def check_stages_before(source: Any, pipeline: Pipeline) -> None:
+    """Raise `ValueError` if `source` is a store, or a `Subset` of one, and `pipeline` goes on after other stages."""
+    store = chosen_from(source)
+    if pipeline.preceding and isinstance(store, presave.Store) and store.manifest.fingerprint is not None:
+        check_remainder(store, pipeline)
+
+
+def check_remainder(store: presave.Store, pipeline: Pipeline) -> None:
+    """Raise `ValueError` unless `pipeline` continues the one that wrote `store`.
+
+    An empty pipeline fits any store: the caller says that nothing is left to do.
+    """
+    manifest = store.manifest
+    if not pipeline.names and not pipeline.preceding:
+        return
+    written_by = manifest.fingerprint if manifest.fingerprint is not None else Pipeline([]).fingerprint
+    if written_by != pipeline.preceding_fingerprint:
+        before = " -> ".join(Pipeline(pipeline.preceding).names) or "nothing"
+        raise ValueError(
+            f"{store.path} was written after stage {manifest.stage!r} of pipeline {manifest.fingerprint}; "
+            f"this pipeline goes on after {before!r} of pipeline {pipeline.preceding_fingerprint}"
+            f"{_changed_settings(manifest.provenance.get('stages'), pipeline)}. "
+            "Use the same pipeline's after(stage), or presave again"
+        )
+
+
+def _changed_settings(written_by: Any, pipeline: Pipeline) -> str:
+    """Return in words which settings of the preceding stages differ, in brackets; empty if their names do, too.
+
+    `written_by` should be descriptions of stages; it is from a manifest, which may hold anything.
+    """
+    try:
+        before, now = (
+            {
+                f"{stage['name']}.{name}": value
+                for stage in stages
+                for name, value in {"kind": stage["kind"], "version": stage["version"], **stage["settings"]}.items()
+            }
+            for stages in (written_by, [describe_stage(each) for each in pipeline.preceding])
+        )
+        names = tuple(stage["name"] for stage in written_by)
+    except (TypeError, LookupError):
+        return ""
+    has_other_settings = names == Pipeline(pipeline.preceding).names and before != now
+    return f" ({difference(before, now)})" if has_other_settings else ""
 
 
 def ragged_after(ragged: Iterable[str], stages: Iterable[AnyStage]) -> frozenset[str]:

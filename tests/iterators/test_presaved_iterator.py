@@ -49,6 +49,15 @@ def test_a_store_split_after_another_stage_is_refused(store: presave.Store, stag
         etl.PresavedIterator(store, rest)
 
 
+@pytest.mark.parametrize("load", [etl.RawIterator, etl.records])
+def test_a_store_of_another_pipeline_is_refused_as_a_source_too(store: presave.Store, load: Any) -> None:
+    torch = pytest.importorskip("torch")
+    for source in (store, torch.utils.data.Subset(store, [0, 1])):
+        load(source, PIPELINE.after("resize"))
+        with pytest.raises(ValueError, match=r"was written after stage 'resize' .*\(resize.height was 8 and is 9; "):
+            load(source, etl.image_pipeline(9).after("resize"))
+
+
 def test_an_empty_pipeline_gives_what_is_stored(store: presave.Store) -> None:
     (batch,) = etl.PresavedIterator(store, etl.Pipeline([]), batch_size=40)
     np.testing.assert_array_equal(batch.features, store.gather(range(40))["features"])
