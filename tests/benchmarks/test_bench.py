@@ -117,6 +117,7 @@ def test_a_cell_that_failed_is_tried_again_and_keeps_no_round_from_being_complet
         (CELLS[:2], PROFILE),
         (CELLS, dataclasses.replace(PROFILE, samples=64)),
         (CELLS, dataclasses.replace(PROFILE, name="other")),
+        (CELLS, dataclasses.replace(PROFILE, rounds=2)),  # FAIR_ETL_ROUNDS
     ],
 )
 def test_samples_of_other_cells_or_another_profile_are_not_taken_over(
