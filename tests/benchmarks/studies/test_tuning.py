@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from benchmarks.datasets import DATA_VARIABLE, find_sequences, find_table
+from benchmarks.datasets import DATA_VARIABLE, ROOT, find_sequences, find_table
 from benchmarks.journal import Journal
 from benchmarks.studies import tuning
 from benchmarks.studies.tuning import KEPT, WORKLOADS, Phase, Regret, TunedWork, main, render
@@ -27,6 +28,19 @@ def test_data_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     made = find_table(10), find_sequences(3)
     times = [each.stat().st_mtime_ns for each in made]
     assert [each.stat().st_mtime_ns for each in (find_table(10), find_sequences(3))] == times
+
+
+def test_data_in_a_relative_folder_are_found_again_in_the_temporary_folders_of_asv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    monkeypatch.setenv(DATA_VARIABLE, os.path.relpath(data, ROOT))
+    for name in ("one suite", "another"):
+        working = tmp_path / name
+        working.mkdir()
+        monkeypatch.chdir(working)
+        assert find_table(10).resolve().parent == data.resolve()
+        assert not list(working.iterdir())
 
 
 def phases_of(rounds: list[dict[str, float]]) -> list[Phase]:
