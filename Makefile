@@ -29,7 +29,8 @@ LONG := --override-ini faulthandler_timeout=1800
 SKIPS := .asv/skips.jsonl
 PYTEST := $(BIN)/python -m pytest -p tests.skips --skips $(SKIPS) --durations 30 --durations-min 5
 
-.PHONY: bench bench-full compare-commits power peers gpu preview test test-slow torture docs package clean clone
+.PHONY: bench bench-full compare-commits power peers gpu preview test test-slow torture docs package clean clone \
+	published
 
 bench: clone .venv/asv
 	$(BIN)/python -m benchmarks.bench
@@ -54,7 +55,7 @@ gpu: .venv/test
 	$(BIN)/python -m pytest -m cuda
 	$(BIN)/python -m benchmarks.studies.gpu --save
 
-preview: .venv/asv
+preview: published .venv/asv
 	$(BIN)/asv preview
 
 test: .venv/test
@@ -101,6 +102,10 @@ clone:
 	@test -e .git || \
 		{ echo "Commits are measured in a clone made by git; this folder is not one: clone the repository." >&2; exit 2; }
 	@git rev-parse --verify HEAD > /dev/null
+
+published:
+	@test -f .asv/html/index.html || \
+		{ echo "Nothing is published here yet: make bench measures HEAD, and publishes the pages." >&2; exit 2; }
 
 # Each has what those before it have: they are touched, too, so that none is installed again.
 .venv/asv: .ci/asv.txt .ci/constraints.txt

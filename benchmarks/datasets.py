@@ -12,6 +12,7 @@ from platformdirs import user_cache_path
 
 import etl
 
+ROOT = Path(__file__).parents[1]
 DATA_VARIABLE = "FAIR_ETL_DATA"
 # Incremented when the data change, so that no history mixes two sets of them.
 DATA_VERSION = 1
@@ -59,7 +60,8 @@ def find_sequences(files: int) -> Path:
 
 
 def _made_once(kind: str, size: int, make: Callable[[Path], object], suffix: str = "") -> Path:
-    root = Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else user_cache_path("fair-etl")
+    # asv works in a temporary folder, so a relative path is one below that of asv.conf.json.
+    root = ROOT / os.environ[DATA_VARIABLE] if DATA_VARIABLE in os.environ else user_cache_path("fair-etl")
     path = root / f"{kind}-{DATA_VERSION}-{size}-{SEED}{suffix}"
     if not path.exists():
         root.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -248,7 +248,7 @@ def _name(kind: Kind[Any, Any], variants: Sequence[Variant], profile: Profile) -
     for folder in (FOLDER, FOLDER / "measuring", FOLDER / "settings"):
         for file in sorted(folder.glob("*.py")):
             digest.update(file.read_bytes())
-    digest.update(json.dumps([to_json(replace(profile, rounds=0)), to_json(variants)]).encode())
+    digest.update(json.dumps([to_json(profile), to_json(variants)]).encode())
     digest.update(json.dumps([os.environ.get(name) for name in ("ASV_ENV_NAME", CPUS_VARIABLE)]).encode())
     digest.update(json.dumps([platform.node(), sorted(os.sched_getaffinity(0))]).encode())
     commit = os.environ.get("ASV_COMMIT", "uncommitted")[:12]

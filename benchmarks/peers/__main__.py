@@ -19,9 +19,9 @@ from typing import Any
 from rich.console import Console
 
 import etl
-from benchmarks.console import comma_separated, say_failure
+from benchmarks.console import comma_separated, say_failure, wide_console
 from benchmarks.datasets import SEED, find_photographs
-from benchmarks.journal import read_results
+from benchmarks.journal import Journal, read_results
 from benchmarks.measuring.statistics import Interval
 from benchmarks.peers.environments import NotInstalled, find_versions, make_environment
 from benchmarks.peers.pairs import (
@@ -40,7 +40,14 @@ from benchmarks.peers.peer_table import show
 from benchmarks.peers.rows import AGAIN, OURS, PEERS, ROWS, SLOWED, TASKS, Row
 from benchmarks.servers import ROOT
 from benchmarks.studies.study import FOLDER as RESULTS
-from benchmarks.studies.study import Plan, describe_environment, refuse_other_environment, run_study, study_parser
+from benchmarks.studies.study import (
+    Plan,
+    describe_environment,
+    refuse_other_environment,
+    run_study,
+    say_complete,
+    study_parser,
+)
 
 FOLDER = ROOT / ".asv" / "peers"
 # Pairs of each row; of a row that is close, until its interval is this narrow on either side, or there are so many.
@@ -57,13 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True)
     path = options.samples or RESULTS / "peers.jsonl"
     asked = [row for row in ROWS if row.task in options.task and row.peer in (PEERS[0], *options.only)]
+    size = {name: getattr(options, name) for name in ("photographs", "batch_size", "workers")}
     environment: dict[str, Any] | None = None
     if options.samples is None:  # now, because environments take long to make
-        committed = read_results(path, PAIRS)
         try:
+            committed = Journal(PAIRS, path, size).results
             if any(key not in committed for key in wanted_pairs(committed, asked, options.pairs)):
                 environment = describe_environment()
                 refuse_other_environment(path, environment)
+            else:
+                say_complete(path, errors)
+                show(path, wide_console())
+                return 0
         except ValueError as error:
             say_failure(error, errors)
             return 2
@@ -105,9 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             primary="images/s of loading alone, divided by this project's in the same pair",
         ),
         {
-            "photographs": options.photographs,
-            "batch_size": options.batch_size,
-            "workers": options.workers,
+            **size,
             "packages": {peer: find_versions(python, peer) for peer, python in pythons.items()},
             "missing": missing,
         },

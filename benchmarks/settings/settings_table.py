@@ -15,7 +15,7 @@ from benchmarks.settings.settings_turns import SETTING_ROUNDS, Key, SettingPairs
 from benchmarks.studies.study import as_markdown, describe_ratio, print_lines
 from benchmarks.verdict import Verdict, judge_all
 
-# A change must be larger than this: the default has never differed from itself by as much.
+# A change must be larger than this: the default has never been shown to differ from itself by as much.
 EQUIVALENCE_MARGIN = 0.02
 # Confidence of one interval. The table has 50 of them. By chance, one table in 20 has a wrong interval.
 CONFIDENCE = 1 - 0.05 / 50

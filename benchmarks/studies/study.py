@@ -109,10 +109,15 @@ def run_study(
         errors.print("Interrupted; the same command continues from here.", highlight=False)
         return INTERRUPTED
     if not took:
-        done = f"Nothing was measured: {path} had all results. To measure here, name another file: --samples FILE."
-        errors.print(done, highlight=False, soft_wrap=True)
+        say_complete(path, errors)
     show({each: journal.results[each] for each in keys(journal.results)}, wide_console())
     return 0
+
+
+def say_complete(path: Path, console: Console) -> None:
+    """Say that nothing was measured, because a journal has all results."""
+    done = f"Nothing was measured: {path} had all results. To measure here, name another file: --samples FILE."
+    console.print(done, highlight=False, soft_wrap=True)
 
 
 def refuse_other_environment(path: Path, here: Mapping[str, Any]) -> None:

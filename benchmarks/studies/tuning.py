@@ -24,7 +24,7 @@ from rich.table import Table
 import etl
 from benchmarks.console import comma_separated, print_table, say
 from benchmarks.datasets import find_digits, find_photographs, find_sequences, find_table
-from benchmarks.journal import Kind, read_results
+from benchmarks.journal import Kind, read_lines, read_results
 from benchmarks.measuring.statistics import Interval, ratio_interval
 from benchmarks.measuring.values import JsonValues
 from benchmarks.studies.study import FOLDER, Plan, as_markdown, run_study, study_parser
@@ -222,10 +222,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def render(path: Path) -> str:
-    """Return the table of the workloads that are complete in a journal, as Markdown."""
+    """Return the table of the workloads that are complete in a journal, and at which commits, as Markdown."""
     results = read_results(path, PHASES)
     complete = [name for name in WORKLOADS if all((name, phase) in results for phase in range(len(KEPT)))]
-    return as_markdown([HEADINGS, *(_regret(results, name).cells for name in complete)]) + "\n"
+    table = as_markdown([HEADINGS, *(_regret(results, name).cells for name in complete)])
+    return f"{table}\n\n{describe_commits(path, complete)}\n"
+
+
+def describe_commits(path: Path, names: Sequence[str]) -> str:
+    """Return at which commits these workloads of a journal were measured: each is of the search of its commit."""
+    commit, found = "unknown", dict[str, list[str]]()
+    for line in read_lines(path):
+        if "environment" in line:
+            commit = line["environment"]["commit"]
+        elif "key" in line and line["key"][0] in names:
+            found.setdefault(commit, []).append(line["key"][0])
+    measured = (f"commit {at}: {', '.join(dict.fromkeys(workloads))}" for at, workloads in found.items())
+    return f"Measured at {'; '.join(measured)}."
 
 
 def show(regrets: Sequence[Regret], console: Console) -> None:

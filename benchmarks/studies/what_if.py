@@ -85,7 +85,7 @@ class Predicted:
     measured : float
         As measured in the odd turns.
     extrapolated : list of str
-        Why the report calls the prediction so; empty if it is interpolated.
+        Why a report calls the prediction so; empty if it is interpolated in all turns.
     """
 
     group: str
@@ -170,7 +170,7 @@ def predictions(results: Mapping[tuple[int, str], CaseResult], groups: Mapping[s
             predicted=statistics.median(each.wall_seconds for each in made),
             again=statistics.median(measured[case, strategy, 0]),
             measured=statistics.median(measured[case, strategy, 1]),
-            extrapolated=made[-1].extrapolated,
+            extrapolated=next((each.extrapolated for each in made if each.extrapolated), []),
         )
         for (reference, case, strategy), made in predicted.items()
         if (case, strategy, 0) in measured and (case, strategy, 1) in measured

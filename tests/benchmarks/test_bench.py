@@ -117,6 +117,7 @@ def test_a_cell_that_failed_is_tried_again_and_keeps_no_round_from_being_complet
         (CELLS[:2], PROFILE),
         (CELLS, dataclasses.replace(PROFILE, samples=64)),
         (CELLS, dataclasses.replace(PROFILE, name="other")),
+        (CELLS, dataclasses.replace(PROFILE, rounds=2)),  # FAIR_ETL_ROUNDS
     ],
 )
 def test_samples_of_other_cells_or_another_profile_are_not_taken_over(
@@ -169,6 +170,15 @@ def test_the_full_profile_leaves_out_what_asv_has_but_not_the_suites_with_loader
         left_out.clear()
         assert bench.main(["--profile", "full"]) == 0
         assert left_out == [end_to_end, *others, False]  # the last one publishes
+
+
+def test_a_preview_before_anything_is_published_says_what_publishes(tmp_path: Path) -> None:
+    makefile, environment = REQUIREMENTS.parents[1] / "Makefile", {**os.environ, "MAKEFLAGS": ""}
+    command = ["make", "--file", str(makefile), "preview"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Nothing is published here yet: make bench" in done.stderr
+    assert not list(tmp_path.iterdir())  # no environment was made for that
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

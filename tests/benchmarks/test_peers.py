@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import random
 import re
 import runpy
@@ -337,8 +338,29 @@ def test_the_committed_journal_of_another_machine_is_refused_before_environments
     monkeypatch.setattr(peers, "find_interpreters", pytest.fail)
     journal = write_journal(tmp_path / "peers.jsonl")
     before = journal.read_text()
-    assert peers.main([]) == 2
+    assert peers.main(["--photographs=1000"]) == 2
     assert "was measured on 2 CPUs (a processor)" in capsys.readouterr().err
+    assert journal.read_text() == before
+
+
+def test_committed_results_are_printed_on_any_machine_without_environments(
+    peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(peers, "RESULTS", tmp_path)
+    monkeypatch.setattr(peers, "find_interpreters", pytest.fail)
+    journal = write_journal(tmp_path / "peers.jsonl")
+    results = PeerStudy(journal).results
+    ours, again = (RAW, OURS, DOCUMENTED, 0), results[RAW, AGAIN, DOCUMENTED, 0]
+    with journal.open("a") as file:
+        file.write(json.dumps({"key": ours, "result": again.to_json()}) + "\n")
+    before = journal.read_text()
+    options = ["--pairs=6", "--task=raw", "--only=spdl"]
+    assert peers.main([*options, "--photographs=1000"]) == 0
+    said = capsys.readouterr()
+    assert "SPDL, simplejpeg" in said.out
+    assert f"Nothing was measured: {journal} had all results" in said.err
+    assert peers.main(options) == 2
+    assert "was measured with photographs 1000" in capsys.readouterr().err
     assert journal.read_text() == before
 
 

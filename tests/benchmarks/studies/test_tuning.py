@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from benchmarks.datasets import DATA_VARIABLE, find_sequences, find_table
+from benchmarks.datasets import DATA_VARIABLE, ROOT, find_sequences, find_table
 from benchmarks.journal import Journal
 from benchmarks.studies import tuning
 from benchmarks.studies.tuning import KEPT, WORKLOADS, Phase, Regret, TunedWork, main, render
@@ -27,6 +28,19 @@ def test_data_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     made = find_table(10), find_sequences(3)
     times = [each.stat().st_mtime_ns for each in made]
     assert [each.stat().st_mtime_ns for each in (find_table(10), find_sequences(3))] == times
+
+
+def test_data_in_a_relative_folder_are_found_again_in_the_temporary_folders_of_asv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    monkeypatch.setenv(DATA_VARIABLE, os.path.relpath(data, ROOT))
+    for name in ("one suite", "another"):
+        working = tmp_path / name
+        working.mkdir()
+        monkeypatch.chdir(working)
+        assert find_table(10).resolve().parent == data.resolve()
+        assert not list(working.iterdir())
 
 
 def phases_of(rounds: list[dict[str, float]]) -> list[Phase]:
@@ -53,16 +67,22 @@ def test_a_configuration_that_was_left_out_cannot_become_the_best() -> None:
     assert tuning._fastest([*phases_of([EVEN, ODD]), Phase(60.0, rounds=last)], 2) == ["0", "2"]
 
 
-def test_the_table_has_the_workloads_that_are_complete(tmp_path: Path) -> None:
-    journal = Journal(tuning.PHASES, tmp_path / "tuning.jsonl", {})
+def test_the_table_has_the_workloads_that_are_complete_and_names_their_commits(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.jsonl"
+    journal = Journal(tuning.PHASES, path, {}, {"commit": "0123456789ab"})
     for number, phase in enumerate(phases_of([EVEN, ODD] * 8)):
         journal.note(("sequences", number), phase)
         journal.note(("digits", 0), phase)
-    heading, rule, row = render(tmp_path / "tuning.jsonl").splitlines()
-    assert heading.count("|") == rule.count("|") == row.count("|")
+    later = Journal(tuning.PHASES, path, {}, {"commit": "ba9876543210"})
+    for number, phase in enumerate(phases_of([EVEN, ODD] * 8)):
+        later.note(("table", number), phase)
+    heading, rule, table, row, _, commits = render(path).splitlines()
+    assert heading.count("|") == rule.count("|") == table.count("|") == row.count("|")
+    assert table.startswith("| table | async-presaved |")
     assert row.startswith(
         "| sequences | async-raw | 10 | 13 | +4.8% | +4.8% to +4.8% | 0.0% | 0.50 | prefetch_size=1 |"
     )
+    assert commits == "Measured at commit 0123456789ab: sequences; commit ba9876543210: table."
 
 
 def test_an_odd_number_of_rounds_cannot_be_halved(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,17 @@ def test_even_turns_predict_and_odd_ones_judge() -> None:
     assert found.extrapolated == ["a reason"]
 
 
+def test_a_prediction_that_any_turn_extrapolates_is_not_among_the_interpolated() -> None:
+    reasons: tuple[list[str], ...] = (["a reason"], [], [])  # the device was just beyond what was measured, once
+    results = {
+        (turn, case): CaseResult([CaseEpoch("raw", 1.0)], predicted)
+        for turn, extrapolated in enumerate(reasons)
+        for case, predicted in (("reference", {"other": [CaseEpoch("raw", 1.0, extrapolated)]}), ("other", {}))
+    }
+    (found,) = predictions(results, {"reference": "group"})
+    assert found.extrapolated == ["a reason"]
+
+
 @pytest.mark.parametrize(
     ("predicted", "again", "good"), [(1.09, 1.0, True), (0.89, 1.0, False), (0.7, 0.85, True), (0.69, 1.15, False)]
 )
