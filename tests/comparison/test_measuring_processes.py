@@ -272,6 +272,32 @@ def test_simulated_compute_does_without_torch(tmp_path: Path, monkeypatch: pytes
         assert processes.measure(RAW, Recipe(etl_alone=True)).torch_threads == 0
 
 
+LATE_LIBRARY = """
+import os
+
+import etl
+
+def check(record):
+    # A library such as pyarrow reads this when it is first used.
+    assert os.environ["OMP_NUM_THREADS"] == "2", os.environ["OMP_NUM_THREADS"]
+    return record
+
+def pipeline():
+    return etl.Pipeline([check])
+"""
+
+
+def test_libraries_that_are_loaded_late_beside_a_strategy_have_as_many_threads_as_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_library.py").write_text(LATE_LIBRARY)
+    monkeypatch.chdir(tmp_path)
+    workload = make_workload(tmp_path, pipeline="late_library:pipeline", compute="simulated:1ms", budget_seconds=2.0)
+    assert workload.threads(RAW).compute == 2
+    with MeasuringProcesses(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
+        assert processes.measure(RAW, Recipe()).epoch.samples == 200
+
+
 TRIED = """
 import os, pathlib
 

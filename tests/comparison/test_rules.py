@@ -277,6 +277,13 @@ def test_compute_threads_of_a_loader_of_the_user_are_its_own_affair() -> None:
     assert checks(replace(with_round(1, affinity=[0]), is_foreign=True))["resources"].held is False
 
 
+@pytest.mark.parametrize("code", [{"step": "my_train:make_step"}, {"model": "my_models:make"}])
+def test_code_of_the_user_that_sets_the_compute_threads_disqualifies_no_strategy(code: dict[str, str]) -> None:
+    set_by_code = with_round(1, torch_threads=2)
+    assert checks(set_by_code, asked(**code))["resources"].held is True
+    assert_broken("resources", "it computed with 2 threads in round 1", checks(set_by_code))
+
+
 def test_all_cpus_busy_all_the_time_break_nothing() -> None:
     assert checks(with_round(0, cpu_seconds=4.1))["resources"].held is True
 

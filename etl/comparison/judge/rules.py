@@ -268,9 +268,12 @@ def _resources(evidence: Mapping[str, Evidence], conditions: FairnessConditions)
 def _has_other_threads(evidence: Evidence, sample: Sample, conditions: FairnessConditions) -> bool:
     """Return True if a strategy of this package computed with other threads than it was given.
 
-    How a user's loader splits its CPUs is its own affair.
+    How a user's loader splits its CPUs is its own affair, and a user's step or model may set how many threads compute.
     """
-    if conditions.settings.simulated_seconds is not None or evidence.is_foreign:
+    settings = conditions.settings
+    if evidence.is_foreign or settings.simulated_seconds is not None:
+        return False
+    if settings.step is not None or settings.model is not None:
         return False
     return sample.torch_threads != evidence.threads.compute
 

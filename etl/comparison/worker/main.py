@@ -68,9 +68,6 @@ def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonVal
     os.sched_setaffinity(0, asked.affinity)
     work.rank = asked.rank
     work.select(asked.records)
-    if asked.loader is not None:
-        # The server has one thread. Libraries that the loader imports now, or in its processes, may use all its CPUs.
-        os.environ.update(dict.fromkeys(ONE_THREAD, str(asked.loader.cpus)))
     policies = _policies(work)
     for policy in policies:
         try:
@@ -84,6 +81,10 @@ def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonVal
     if asked.candidate is None or asked.threads is None:
         raise ValueError(f"{asked.action} needs a candidate")
     compute_threads = asked.compute_threads or asked.threads.compute
+    # The server has one thread. Libraries that a step, a stage or a data set imports now have as many as compute; those
+    # of a loader of the user, and of its processes, may use all its CPUs.
+    late_threads = compute_threads if asked.loader is None else asked.loader.cpus
+    os.environ.update(dict.fromkeys(ONE_THREAD, str(late_threads)))
     if asked.loader is not None:
         policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
         task = task_of(asked.loader, work.task_source, lambda: work.pipeline)
