@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from presave.parallel_write import Progress
-from presave.store import Store, open_store
+from presave.store import Store, open_store, ragged_of
 from presave.writer import write
 
 
@@ -87,7 +87,7 @@ class _StoredRecords:
         self.provenance = dict(manifest.provenance)
         if manifest.skipped:
             self.provenance["skipped"] = [{"record": each.record, "cause": each.cause} for each in manifest.skipped]
-        self.ragged = frozenset(field.name for field in manifest.fields if field.is_ragged)
+        self.ragged = ragged_of(store)
 
     @property
     def identity(self) -> dict[str, str]:

@@ -311,3 +311,14 @@ def test_the_argument_ragged_overrides_the_attribute_of_the_records(tmp_path: Pa
         assert store.fields["x"] == presave.Field("x", "<f8", (None,))
     with pytest.raises(presave.StoreError, match="record 1: field 'x' is float64 of shape"):
         presave.write(tmp_path / "t", records, ragged=[])
+
+
+def test_a_store_and_a_part_of_one_are_stored_with_the_fields_that_are_ragged_there(tmp_path: Path) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    with presave.write(tmp_path / "s", [{"x": np.zeros(size)} for size in range(5)], ragged=["x"]) as store:
+        presave.write(tmp_path / "all", store).close()
+        assert bytes_of(tmp_path / "all") == bytes_of(tmp_path / "s")
+        part = data.Subset(data.Subset(store, [4, 3, 0]), [0, 2])
+        # Whatever has not the shape of the first record would be left out.
+        with presave.write(tmp_path / "part", part, on_error="skip") as written:
+            assert [len(record["x"]) for record in written] == [4, 0]
