@@ -55,8 +55,9 @@ def convert(
 
     Notes
     -----
-    Each job holds one shard in memory. Stage, fingerprint and provenance are kept. Records that were skipped when
-    `source` was written are listed under "skipped" in the provenance of the new store.
+    Each job holds one shard in memory. One thread reads a store of the format "pickle". Stage, fingerprint and
+    provenance are kept. Records that were skipped when `source` was written are listed under "skipped" in the
+    provenance of the new store.
 
     Examples
     --------
@@ -77,11 +78,11 @@ def convert(
 class _StoredRecords:
     """The records of a store, with the attributes that `write` copies into the new manifest."""
 
-    thread_safe = True
-
     def __init__(self, store: Store) -> None:
         manifest = store.manifest
         self._store = store
+        # The store keeps the shard that was read last: several threads would read a whole one for each record.
+        self.thread_safe = not store.reads_whole_shards
         self.stage = manifest.stage
         self.fingerprint = manifest.fingerprint
         self.provenance = dict(manifest.provenance)

@@ -21,6 +21,7 @@ from hypothesis.extra import numpy as stn
 import presave
 from presave import mapped_rows
 from presave.shard_formats import FORMATS
+from presave.shard_formats.pickle import PickledShard
 from tests.presave.records import NBYTES, Numbered, bytes_of
 
 DTYPES = ["?", "i1", "u1", "<i2", ">i2", "<u4", "<i8", "<u8", "<f2", "<f4", ">f4", "<f8", "<c8"]
@@ -196,6 +197,22 @@ def test_converting_to_any_format_keeps_the_records_and_back_again_the_bytes(
             assert there.fields == store.fields
         presave.convert(folder / "there", folder / "back", format=name, **settings).close()
         assert bytes_of(folder / "back") == bytes_of(store.path)
+
+
+def test_a_conversion_reads_each_pickled_shard_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    presave.write(tmp_path / "s", Numbered(512), format="pickle").close()
+    reads: list[PickledShard] = []
+    read = PickledShard.columns
+
+    def counted(shard: PickledShard) -> Any:
+        reads.append(shard)
+        return read(shard)
+
+    monkeypatch.setattr(PickledShard, "columns", counted)
+    settings: dict[str, Any] = {"jobs": 2, "shard_nbytes": 128 * NBYTES, "trusted": True}
+    with presave.convert(tmp_path / "s", tmp_path / "t", format="npy", **settings) as store:
+        assert store.gather(range(512))["y"].tolist() == list(range(512))
+    assert len(reads) == len(store.manifest.shards) == 4
 
 
 def test_a_conversion_keeps_what_is_said_of_the_records(tmp_path: Path) -> None:
