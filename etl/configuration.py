@@ -38,6 +38,7 @@ from etl.runtime.resources import rank_cpus
 from etl.sources import MapDataset, open_source
 from etl.sources.identity import digest_difference, source_digests, store_digests
 from etl.sources.named import is_source_name
+from etl.sources.record import chosen_from
 from etl.stages.dtypes import DTYPES
 from etl.stages.pipeline import Pipeline
 from etl.stages.presets import PRESET_DECODERS, default_split, open_pipeline
@@ -275,7 +276,7 @@ class Configuration:
         If it opens the store, it closes it, too.
         """
         pipeline = self.open_pipeline(source)
-        ragged = ragged_after(getattr(source, "ragged", ()), pipeline.stages)
+        ragged = ragged_after(getattr(chosen_from(source), "ragged", ()), pipeline.stages)
         order: dict[str, Any] = {
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from presave.parallel_write import Progress
-from presave.store import Store, open_store
+from presave.store import Store, open_store, ragged_of
 from presave.writer import write
 
 
@@ -55,8 +55,9 @@ def convert(
 
     Notes
     -----
-    Each job holds one shard in memory. Stage, fingerprint and provenance are kept. Records that were skipped when
-    `source` was written are listed under "skipped" in the provenance of the new store.
+    Each job holds one shard in memory. One thread reads a store of the format "pickle". Stage, fingerprint and
+    provenance are kept. Records that were skipped when `source` was written are listed under "skipped" in the
+    provenance of the new store.
 
     Examples
     --------
@@ -77,17 +78,17 @@ def convert(
 class _StoredRecords:
     """The records of a store, with the attributes that `write` copies into the new manifest."""
 
-    thread_safe = True
-
     def __init__(self, store: Store) -> None:
         manifest = store.manifest
         self._store = store
+        # The store keeps the shard that was read last: several threads would read a whole one for each record.
+        self.thread_safe = not store.reads_whole_shards
         self.stage = manifest.stage
         self.fingerprint = manifest.fingerprint
         self.provenance = dict(manifest.provenance)
         if manifest.skipped:
             self.provenance["skipped"] = [{"record": each.record, "cause": each.cause} for each in manifest.skipped]
-        self.ragged = frozenset(field.name for field in manifest.fields if field.is_ragged)
+        self.ragged = ragged_of(store)
 
     @property
     def identity(self) -> dict[str, str]:

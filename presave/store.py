@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,6 +20,7 @@ from presave.ragged import Ranges, ShardValues, find_ranges, gather_values, view
 from presave.resources import available_nbytes
 from presave.schema import Field, Schema
 from presave.shard_formats import find_format
+from presave.thread_safety import is_torch_subset
 from presave.verification import verify as list_faults
 
 UINT64 = np.dtype(np.uint64)
@@ -455,6 +456,19 @@ class Store(Sequence[Arrays]):
     def _find_ranges(self, field: Field, shard: int, rows: np.ndarray) -> Ranges:
         elements = self.manifest.shards[shard].elements[field.name]
         return find_ranges(field, self._shards.columns(shard), rows, elements, f"{self.path}, shard {shard}")
+
+
+def ragged_of(records: Any) -> Collection[str]:
+    """Return the names of the fields whose shape differs: of a store as it holds them, of others their `ragged`.
+
+    Those of a `Subset` of torch are those of what it chooses from.
+    """
+    while is_torch_subset(records):
+        records = records.dataset
+    if isinstance(records, Store):
+        return [name for name, field in records.fields.items() if field.is_ragged]
+    names: Collection[str] = getattr(records, "ragged", ())
+    return names
 
 
 def _in_memory(array: np.ndarray) -> np.ndarray:

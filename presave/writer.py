@@ -16,7 +16,7 @@ from presave.parallel_write import OnError, Progress, SpanWriter, describe_error
 from presave.partial_store import PartialStore, remove_leftovers
 from presave.schema import Record, RecordSequence, Schema, infer_schema, validate_record
 from presave.shard_formats import Format, check_options, find_format
-from presave.store import Store, open_store
+from presave.store import Store, open_store, ragged_of
 from presave.thread_safety import unopened
 
 # Enough shards to divide among jobs and to show progress, but few enough that opening each is cheap.
@@ -61,8 +61,9 @@ def write(
     shard_nbytes : int, optional
         Approximate size of a shard in bytes; by default a 64th of the store, but at least 4 MiB and at most 256 MiB.
     ragged : collection of str, optional
-        Names of fields whose shape differs between records; by default `records.ragged`, if there is such an
-        attribute. The name "x" also covers the fields "x.0", "x.1" and so on, unless they are scalars.
+        Names of fields whose shape differs between records; by default those of a store, or `records.ragged`, if there
+        is such an attribute, also of what a torch `Subset` chooses from. The name "x" also covers the fields "x.0",
+        "x.1" and so on, unless they are scalars.
     on_error : "raise" or "skip"
         With "raise", a record that fails stops the write. With "skip", it is left out and listed in the manifest,
         unless it is not at fault: too many open files, too little memory, a failing disk, a missing package.
@@ -141,7 +142,7 @@ def write(
             raise StoreError(
                 f"the {name} of the records is {facts[name]!r}, which is not text; make it text or rename it"
             )
-    names = getattr(records, "ragged", ()) if ragged is None else ragged
+    names = ragged_of(records) if ragged is None else ragged
     if isinstance(names, str):
         raise StoreError(f"ragged is a collection of names, such as [{names!r}]")
     identity = identity_of(records)

@@ -23,6 +23,7 @@ from etl.runtime.resources import available_cpus
 from tests.every_strategy import bits
 from tests.programs import output_of
 from tests.readers import open_files_below
+from tests.sequences import Sequences, sequences
 from tests.user_modules import user_module
 
 SIZE = 32
@@ -250,6 +251,16 @@ def test_an_iterator_resumes_and_is_divided_among_ranks(folder: Path) -> None:
     assert parts[0].world_size == again[1].world_size == 2
     with pytest.raises(ValueError, match="rank must be at least 0 and below world_size 1, not 1"):
         etl.from_config("photos.toml", rank=1)  # all records, without the number of ranks
+
+
+def test_a_part_of_sequences_is_padded_as_the_whole(tmp_path: Path) -> None:
+    whole: Any = Sequences(sequences(8, per_step=True))
+    Configuration("sequences", "raw", batch_size=4).write(tmp_path / "raw.toml")
+    part = torch.utils.data.Subset(whole, range(8))
+    with etl.from_config(tmp_path / "raw.toml", source=part) as loaded:
+        found = bits(loaded)
+    with etl.from_config(tmp_path / "raw.toml", source=whole) as loaded:
+        assert found == bits(loaded)
 
 
 @pytest.mark.usefixtures("torch_threads")

@@ -17,6 +17,7 @@ from etl.sources.record import RecordSequence, check_source, source_name
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
 from etl.stages.presets import default_pipeline
+from presave.store import ragged_of
 
 
 class RawIterator(IndexedIterator):
@@ -106,7 +107,7 @@ class RawIterator(IndexedIterator):
         padder, lengths = None, None
         if padding is not None:
             lengths = source_lengths(source, pipeline)
-            ragged = ragged_after(getattr(source, "ragged", ()), (*pipeline.preceding, *pipeline.stages))
+            ragged = ragged_after(ragged_of(source), (*pipeline.preceding, *pipeline.stages))
             padder = Padder(padding, ragged, lengths, find_dtype(dtype))
         longest = bucket_lengths(lengths, padding, bucket_records, source_name(source))
         sampler = Sampler(

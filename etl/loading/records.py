@@ -14,10 +14,11 @@ from etl.sources.record import check_index, check_source, chosen_from, record_er
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
 from etl.stages.fields import flatten
 from etl.stages.pipeline import UNRELATED_TO_THE_RECORD, Pipeline
-from etl.stages.stage import AnyStage, describe_stage, fixes_size, is_random, stage_name
+from etl.stages.stage import AnyStage, describe_stage, fixes_size, is_of_etl, is_random, stage_name
 from presave import Record, RecordSequence
 from presave.content import difference
 from presave.errors import SHORTAGE_ADVICE, is_shortage, max_open_files
+from presave.store import ragged_of
 from presave.thread_safety import is_thread_safe
 
 
@@ -42,7 +43,8 @@ class Records:
     fingerprint : str
         Identifies the work of the pipeline.
     ragged : frozenset of str
-        Fields whose size varies: those of `source.ragged`, without features if a stage fixes their size.
+        Fields whose size varies: those of `source.ragged`, or of a store unless there are stages of your own, without
+        features if a stage fixes their size.
     provenance : dict
         Source, stages and classes, for the manifest of a store.
     thread_safe : bool
@@ -71,12 +73,14 @@ class Records:
         done = (*pipeline.preceding, *pipeline.stages)
         self.stage = stage_name(done[-1]) if done else None
         self.fingerprint = pipeline.fingerprint
-        self.ragged = ragged_after(getattr(source, "ragged", ()), done)
+        dataset = chosen_from(source)
+        # Stages of the user may leave out fields of a store, or make them scalars.
+        is_known = not isinstance(dataset, presave.Store) or all(map(is_of_etl, pipeline.stages))
+        self.ragged = ragged_after(ragged_of(source) if is_known else (), done)
         self.provenance: dict[str, Any] = {
             "source": source_name(source),
             "stages": [describe_stage(stage) for stage in done],
         }
-        dataset = chosen_from(source)
         # Attributes of a user's data set may be anything: a parser's options, the number of classes.
         options, classes = getattr(dataset, "options", None), getattr(dataset, "classes", None)
         if isinstance(options, Mapping):

@@ -155,7 +155,7 @@ class Tar(FileIdentity):
     def _number_names(self) -> None:
         """Replace each shard's indices into its own names by class numbers."""
         if self.classes is None:
-            self.classes = sorted({name for index in self._indices for name in index.label_names or ()})
+            self.classes = sorted({name.strip() for index in self._indices for name in index.label_names or ()})
         known = ClassNames(self.classes)
         for shard, index in enumerate(self._indices):
             numbers = []
@@ -233,4 +233,4 @@ def _check_labels_alike(shards: Sequence[Path], indices: Sequence[TarIndex]) -> 
 
 
 def _read_classes(path: Path) -> list[str] | None:
-    return read_class_names(path).splitlines() if path.is_file() else None
+    return read_class_names(path).rstrip().splitlines() if path.is_file() else None

@@ -21,6 +21,7 @@ from hypothesis.extra import numpy as stn
 import presave
 from presave import mapped_rows
 from presave.shard_formats import FORMATS
+from presave.shard_formats.pickle import PickledShard
 from tests.presave.records import NBYTES, Numbered, bytes_of
 
 DTYPES = ["?", "i1", "u1", "<i2", ">i2", "<u4", "<i8", "<u8", "<f2", "<f4", ">f4", "<f8", "<c8"]
@@ -198,6 +199,22 @@ def test_converting_to_any_format_keeps_the_records_and_back_again_the_bytes(
         assert bytes_of(folder / "back") == bytes_of(store.path)
 
 
+def test_a_conversion_reads_each_pickled_shard_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    presave.write(tmp_path / "s", Numbered(512), format="pickle").close()
+    reads: list[PickledShard] = []
+    read = PickledShard.columns
+
+    def counted(shard: PickledShard) -> Any:
+        reads.append(shard)
+        return read(shard)
+
+    monkeypatch.setattr(PickledShard, "columns", counted)
+    settings: dict[str, Any] = {"jobs": 2, "shard_nbytes": 128 * NBYTES, "trusted": True}
+    with presave.convert(tmp_path / "s", tmp_path / "t", format="npy", **settings) as store:
+        assert store.gather(range(512))["y"].tolist() == list(range(512))
+    assert len(reads) == len(store.manifest.shards) == 4
+
+
 def test_a_conversion_keeps_what_is_said_of_the_records(tmp_path: Path) -> None:
     said = {"stage": "resize", "fingerprint": "0123456789abcdef", "provenance": {"classes": ["cat", "dog"]}}
     presave.write(tmp_path / "s", Numbered(9, **said)).close()
@@ -311,3 +328,14 @@ def test_the_argument_ragged_overrides_the_attribute_of_the_records(tmp_path: Pa
         assert store.fields["x"] == presave.Field("x", "<f8", (None,))
     with pytest.raises(presave.StoreError, match="record 1: field 'x' is float64 of shape"):
         presave.write(tmp_path / "t", records, ragged=[])
+
+
+def test_a_store_and_a_part_of_one_are_stored_with_the_fields_that_are_ragged_there(tmp_path: Path) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    with presave.write(tmp_path / "s", [{"x": np.zeros(size)} for size in range(5)], ragged=["x"]) as store:
+        presave.write(tmp_path / "all", store).close()
+        assert bytes_of(tmp_path / "all") == bytes_of(tmp_path / "s")
+        part = data.Subset(data.Subset(store, [4, 3, 0]), [0, 2])
+        # Whatever has not the shape of the first record would be left out.
+        with presave.write(tmp_path / "part", part, on_error="skip") as written:
+            assert [len(record["x"]) for record in written] == [4, 0]

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import etl
+import presave
 from etl.images import pillow
 from etl.sources import RecordError
 from tests.readers import descriptors_below
@@ -202,3 +203,16 @@ def test_an_empty_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "a/1.jpg").write_bytes(b"")
     with pytest.raises(RecordError, match=r"a/1\.jpg.*the file is empty"):
         etl.records(etl.ImageFolder(tmp_path), etl.image_pipeline(8))[0]
+
+
+def test_files_that_a_subset_chooses_are_presaved_whatever_their_sizes(photographs: Path, tmp_path: Path) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    source, chosen = etl.ImageFolder(photographs), [7, 30, 3]
+    read, decode = etl.Pipeline([]), etl.image_pipeline().until("decode")
+    # Files and images that have not the size of the first one would be left out.
+    with presave.write(tmp_path / "files", etl.records(data.Subset(source, chosen), read), on_error="skip") as files:
+        assert [each["features"].tobytes() for each in files] == [source[i]["features"].tobytes() for i in chosen]
+        with presave.write(tmp_path / "pixels", etl.records(files, decode), on_error="skip") as pixels:
+            found, expected = list(pixels), [decode(source[index])["features"] for index in chosen]
+    assert len(found) == len(chosen)
+    assert all(np.array_equal(each["features"], image) for each, image in zip(found, expected, strict=True))

@@ -111,6 +111,13 @@ def test_names_of_classes_are_numbered_over_all_shards(tmp_path: Path) -> None:
         etl.Tar(tmp_path, label="json:label", classes=["owl", "cat"])
 
 
+def test_blanks_around_a_name_make_no_class_of_their_own(tmp_path: Path) -> None:
+    with_json(tmp_path / "a.tar", ["dog", "cat "])
+    with_json(tmp_path / "b.tar", [" dog", "cat"])
+    source = etl.Tar(tmp_path, label="json:label")
+    assert (source.classes, labels(source)) == (["cat", "dog"], [1, 0, 1, 0])
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

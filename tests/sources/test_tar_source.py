@@ -90,10 +90,14 @@ def test_two_stars_in_a_pattern_are_any_number_of_folders(tmp_path: Path) -> Non
         assert [label for _, label in contents(etl.Tar(tmp_path / pattern))] == list(range(6))
 
 
-@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "byte order mark"])
-def test_classes_are_given_or_the_lines_of_a_file_beside_the_shards(mark: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mark", "end"),
+    [("", "\n"), ("\ufeff", "\n"), ("", "\n\n")],
+    ids=["plain", "byte order mark", "an empty line at the end"],
+)
+def test_classes_are_given_or_the_lines_of_a_file_beside_the_shards(mark: str, end: str, tmp_path: Path) -> None:
     path = write(tmp_path / "s.tar", PAIRS)
-    (tmp_path / "classes.txt").write_text(f"{mark}cat\nrain frog\ndog\nowl\n")
+    (tmp_path / "classes.txt").write_text(f"{mark}cat\nrain frog\ndog\nowl{end}")
     assert etl.Tar(path).classes == ["cat", "rain frog", "dog", "owl"]
     assert etl.Tar(path, classes=list("abcde")).classes == list("abcde")
     with pytest.raises(ValueError, match=r"s\.tar: a/0001\.jpg has label 3, and there are 2 classes"):
