@@ -33,7 +33,7 @@ from etl.configuration_file import (
 from etl.functions import find_function, is_carried, is_function_name, parameters_of, takes_whole
 from etl.iterators import BatchIterator, PresavedIterator, RawIterator
 from etl.loading.padding import Padding
-from etl.loading.records import ragged_after
+from etl.loading.records import ragged_fields
 from etl.runtime.resources import rank_cpus
 from etl.sources import MapDataset, open_source
 from etl.sources.identity import digest_difference, source_digests, store_digests
@@ -275,7 +275,7 @@ class Configuration:
         If it opens the store, it closes it, too.
         """
         pipeline = self.open_pipeline(source)
-        ragged = ragged_after(getattr(source, "ragged", ()), pipeline.stages)
+        ragged = ragged_fields(source, pipeline.stages)
         order: dict[str, Any] = {
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,

@@ -10,7 +10,7 @@ from etl.loading.lengths import bucket_lengths, source_lengths
 from etl.loading.padder import Padder
 from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError, RecordLoader
-from etl.loading.records import check_stages_before, ragged_after
+from etl.loading.records import check_stages_before, ragged_fields
 from etl.loading.sampler import Sampler
 from etl.sources.identity import source_digests
 from etl.sources.record import RecordSequence, check_source, source_name
@@ -106,7 +106,7 @@ class RawIterator(IndexedIterator):
         padder, lengths = None, None
         if padding is not None:
             lengths = source_lengths(source, pipeline)
-            ragged = ragged_after(getattr(source, "ragged", ()), (*pipeline.preceding, *pipeline.stages))
+            ragged = ragged_fields(source, (*pipeline.preceding, *pipeline.stages))
             padder = Padder(padding, ragged, lengths, find_dtype(dtype))
         longest = bucket_lengths(lengths, padding, bucket_records, source_name(source))
         sampler = Sampler(

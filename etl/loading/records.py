@@ -71,7 +71,7 @@ class Records:
         done = (*pipeline.preceding, *pipeline.stages)
         self.stage = stage_name(done[-1]) if done else None
         self.fingerprint = pipeline.fingerprint
-        self.ragged = ragged_after(getattr(source, "ragged", ()), done)
+        self.ragged = ragged_fields(source, done)
         self.provenance: dict[str, Any] = {
             "source": source_name(source),
             "stages": [describe_stage(stage) for stage in done],
@@ -173,6 +173,11 @@ def _changed_settings(written_by: Any, pipeline: Pipeline) -> str:
         return ""
     has_other_settings = names == Pipeline(pipeline.preceding).names and before != now
     return f" ({difference(before, now)})" if has_other_settings else ""
+
+
+def ragged_fields(source: Any, stages: Iterable[AnyStage]) -> frozenset[str]:
+    """Return the fields of `source`, or of what a torch `Subset` chooses from, whose size varies after `stages`."""
+    return ragged_after(getattr(chosen_from(source), "ragged", ()), stages)
 
 
 def ragged_after(ragged: Iterable[str], stages: Iterable[AnyStage]) -> frozenset[str]:

@@ -19,7 +19,7 @@ from etl.iterators import BatchIterator, PresavedIterator, RawIterator
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import Loader
 from etl.loading.padding import Padding
-from etl.loading.records import ragged_after
+from etl.loading.records import ragged_fields
 from etl.loading.sampler import Sampler
 from etl.measuring.page_cache import release_pages
 from etl.measuring.ranks import Rank
@@ -64,7 +64,7 @@ class Work:
         self.presave_stage = settings.until or default_split(self.pipeline)
         if self.presave_stage not in self.stages:
             raise ValueError(f"--until {self.presave_stage}: the pipeline has {', '.join(self.stages)}")
-        ragged = ragged_after(getattr(source, "ragged", ()), self.pipeline.stages)
+        ragged = ragged_fields(source, self.pipeline.stages)
         self.padding = Padding() if ragged else None
         # A source computes its lengths on first use. Do it here once, not in every forked process.
         _ = getattr(source, "lengths", None) if ragged else None
