@@ -178,7 +178,9 @@ def test_a_loader_of_the_user_prepares_its_files(
 ) -> None:
     with user_module(folder, "my_loaders", LOADERS):
         write("my_loaders:prepared", store="files")
-        assert "--jobs is for stores" in refusal(capsys, "presave", "--config", "photos.toml", "--jobs", "2")
+        for option in ("--jobs 2", "--format hdf5", "--on-error skip", "--allow-random"):
+            line = refusal(capsys, "presave", "--config", "photos.toml", *option.split())
+            assert f"{option.split()[0]} is for stores" in line
         assert main(["presave", "--config", "photos.toml", "--json", "files.json"]) == 0
         assert "my_loaders:prepared" in capsys.readouterr().out
         assert json.loads(Path("files.json").read_text())["nbytes"] == (folder / "files/labels.npy").stat().st_size
