@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import glob
 import os
 import shutil
 import tempfile
@@ -44,6 +45,7 @@ from etl.stages.pipeline import Pipeline
 from etl.stages.presets import PRESET_DECODERS, default_split, open_pipeline
 from etl.strategies import Strategy
 from etl.strategies.task import NAMES, Task
+from etl.temporary import LOCKED, lock_folder, remove_leftovers
 from presave.files import UNFINISHED, usual_mode, write_atomically
 
 SIZE = 224
@@ -246,11 +248,12 @@ class Configuration:
         if prepare is None:
             raise ValueError(f"{self._place()}{self.strategy} has no `prepare`: there is nothing to write")
         folder = Path(self.needed_store())
+        remove_leftovers(folder.parent.glob(f".{glob.escape(folder.name)}.*{UNFINISHED}{LOCKED}"))
         if folder.exists():
             raise ValueError(f"{folder} exists already; choose another path, or remove it")
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Of its own, because another process may do the same.
-        own = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=UNFINISHED, dir=folder.parent)
+        own, lock = lock_folder(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=UNFINISHED, dir=folder.parent))
         unfinished = Path(own, folder.name)
         try:
             unfinished.mkdir()
@@ -259,6 +262,7 @@ class Configuration:
             seconds = time.perf_counter() - started
             unfinished.rename(folder)
         finally:
+            lock.close()
             shutil.rmtree(own, ignore_errors=True)
         return seconds
 

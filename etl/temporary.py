@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -75,7 +75,7 @@ def temporary_folder(name: str) -> Iterator[Path]:
 
 @contextmanager
 def _locked_folder(prefix: str) -> Iterator[Path]:
-    _remove_leftovers()
+    remove_leftovers(Path(tempfile.gettempdir()).glob(f"{PREFIX}*{LOCKED}"))
     temporary = tempfile.TemporaryDirectory(prefix=prefix)
     lock = ExitStack()
     try:
@@ -91,7 +91,7 @@ def _locked_folder(prefix: str) -> Iterator[Path]:
 
 
 def lock_folder(folder: str) -> tuple[str, ExitStack]:
-    """Rename and lock a new folder whose name begins with `PREFIX`: if this process is killed, a later one removes it.
+    """Rename and lock a new folder: if this process is killed, a later one removes it with `remove_leftovers`.
 
     Returns its name, and what unlocks it when it is closed. Without locks in its file system the folder keeps its name,
     and is never taken for a leftover. The lock is in a file of the folder, `LOCK_FILE`.
@@ -130,8 +130,9 @@ def _lock(folder: str | Path, creating: int = 0) -> ExitStack:
     return lock
 
 
-def _remove_leftovers() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*{LOCKED}"):
+def remove_leftovers(folders: Iterable[Path]) -> None:
+    """Remove those of `folders`, which `lock_folder` has renamed, that are not locked: their processes were killed."""
+    for folder in folders:
         with suppress(OSError):
             with suppress(FileNotFoundError):  # a process was killed while it removed the folder
                 _lock(folder).close()

@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strategies",
         "--strategy",
         type=parse_names,
+        action="extend",
         metavar="NAME,...",
         help=f"any of {', '.join(strategies.names())}, and loaders of your own as mine=package.module:function; the "
         f"others are compared with the first (default: {','.join(strategies.default_names())}; with --config: raw, and "
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--formats",
         "--format",
         type=parse_names,
-        default=presave.formats()[:1],
+        action="extend",
         metavar="NAME,...",
         help=f"store formats: {', '.join(presave.formats())} (default: {presave.formats()[0]})",
     )
@@ -153,9 +154,11 @@ def run(arguments: argparse.Namespace) -> int:
             "configured": {CONFIGURED: _compared_settings(configuration)},
             "seed": configuration.seed,
         }
-    fill(arguments, {"strategies": strategies.default_names(), **DEFAULTS})
+    fill(arguments, {"strategies": strategies.default_names(), "formats": presave.formats()[:1], **DEFAULTS})
     settings = settings_of(
         arguments,
+        strategies=tuple(arguments.strategies),
+        formats=tuple(arguments.formats),
         budget_seconds=arguments.budget,
         unchecked=tuple(dict.fromkeys(arguments.no_check)),
         what_if=tuple(dict.fromkeys(arguments.what_if)),

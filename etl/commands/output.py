@@ -40,6 +40,8 @@ SILENT_SECONDS = 10.0
 MAX_ERROR_LENGTH = 4_000
 # The value of an option for a file that is `-`. Tables are then shown on standard error.
 STANDARD_OUTPUT = Path("/dev/stdout")
+# The folder below /dev that holds ordinary files.
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - of the system
 # Options for files that a command writes.
 FILE_OPTIONS = ("json", "html", "trace", "toml", "profile", "cluster_profile")
 
@@ -206,7 +208,8 @@ def check_file_path(path: Path, option: str) -> None:
 
 
 def _is_written_directly(path: Path) -> bool:
-    return path.is_relative_to("/dev") or (path.exists() and not path.is_file())
+    is_device = path.is_relative_to("/dev") and not path.is_relative_to(SHARED_MEMORY)
+    return is_device or (path.exists() and not path.is_file())
 
 
 def save_json(path: Path | None, content: dict[str, Any]) -> None:
@@ -216,7 +219,7 @@ def save_json(path: Path | None, content: dict[str, Any]) -> None:
 
 
 def save_text(path: Path, text: str) -> None:
-    """Replace the file at `path` atomically with `text`. Pipes, devices and paths below /dev are written to directly.
+    """Replace the file at `path` atomically with `text`. Pipes and devices are written to directly.
 
     What is for `STANDARD_OUTPUT` is added to it. Raises `OSError` that says why if the file cannot be written.
     """

@@ -27,7 +27,7 @@ from presave.thread_safety import unopened
 
 THREADS = 2
 # Values of arguments that are left out, unless a configuration has others.
-DEFAULTS = {"size": SIZE, "decoder": "pillow", "format": presave.formats()[0]}
+DEFAULTS = {"size": SIZE, "decoder": "pillow", "format": presave.formats()[0], "on_error": "raise"}
 CONNECT_SECONDS = 5
 
 
@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-error",
         choices=("raise", "skip"),
-        default="raise",
         help="skip: leave out records that fail, and list them in the manifest (default: raise)",
     )
     parser.add_argument(
@@ -87,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     configuration = _take_configuration(arguments)
     if configuration is not None and configuration.strategy_kind.is_foreign:
         return _prepare(configuration, arguments)
+    fill(arguments, DEFAULTS)
     _check(arguments)
     on_cluster = arguments.scheduler is not None
     if on_cluster:  # workers have other working folders
@@ -141,7 +141,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _take_configuration(arguments: argparse.Namespace) -> Configuration | None:
-    """Let the configuration of `--config`, if there is one, and defaults be the values of arguments that are left out.
+    """Let the configuration of `--config`, if there is one, be the values of arguments that are left out.
 
     Raises `ValueError` if an argument contradicts the configuration.
     """
@@ -160,14 +160,15 @@ def _take_configuration(arguments: argparse.Namespace) -> Configuration | None:
         }
         fill_from(configuration, arguments, values)
         arguments.source, arguments.store = parse_source(str(arguments.source)), Path(arguments.store)
-    fill(arguments, DEFAULTS)
     return configuration
 
 
 def _prepare(configuration: Configuration, arguments: argparse.Namespace) -> int:
     """Let a user's loader prepare its files, and say what that took."""
-    for name in ("until", "compression", "shard_mb", "jobs", "scheduler", "cluster_profile"):
-        if getattr(arguments, name) is not None:
+    stores = ("until", "format", "compression", "shard_mb", "on_error", "allow_random", "jobs", "scheduler")
+    for name in (*stores, "cluster_profile"):
+        value = getattr(arguments, name)
+        if value is not None and value is not False:
             raise ValueError(
                 f"--{name.replace('_', '-')} is for stores; {configuration.strategy} prepares its own files"
             )

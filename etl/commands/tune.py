@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strategies",
         "--strategy",
         type=parse_names,
-        action="append",
+        action="extend",
         metavar="NAME",
         help=f"any of {', '.join(strategies.names())}, or a loader of your own as mine=package.module:function; may be "
         f"given several times (default: {','.join(strategies.default_names())})",
@@ -89,8 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Tune, show what was found, and write the files that were requested; return 1 if nothing can be recommended."""
     if arguments.toml == STANDARD_OUTPUT:
         raise ValueError("--toml -: give the path of a file, because the store is beside it")
-    fill(arguments, {"strategies": [strategies.default_names()], **DEFAULTS})
-    chosen = tuple(name for given in arguments.strategies for name in given)
+    fill(arguments, {"strategies": strategies.default_names(), **DEFAULTS})
+    chosen = tuple(arguments.strategies)
     seconds = arguments.budget / max(1, len(chosen))
     settings = settings_of(arguments, strategies=chosen, tune_seconds=seconds)
     with showing_progress(arguments.debug) as show:

@@ -24,13 +24,18 @@ def make_once(directory: str | Path, description: dict[str, Any], fill: Callable
     """Make the data in `directory`, unless it exists; return True if it was made.
 
     `fill` writes the data into a temporary folder beside `directory`, which is renamed when complete. Two processes may
-    do so at the same time: the first to finish wins. Raises `ValueError` if `directory` holds something else, and
-    `OSError` if the disk is full or fails.
+    do so at the same time: the first to finish wins. Raises `ValueError` if `directory` holds something else or cannot
+    be replaced, and `OSError` if the disk is full or fails.
     """
-    target = Path(directory)
+    target = Path(directory).resolve()  # a link stays a link
     _remove_leftovers(target)
     if _holds(target, description):
         return False
+    if target.exists() and (os.path.ismount(target) or target.samefile(".")):
+        raise ValueError(
+            f"{target} is the working folder, or where something is mounted, so the data cannot take its place; choose "
+            "a folder in it"
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _temporary_folder(target) as folder:

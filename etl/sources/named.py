@@ -14,7 +14,7 @@ from etl import entry_points
 from etl.functions import find_function, is_carried, is_function_name, name_of_function
 from etl.sources.map_dataset import MapDataset, usual_keys
 from etl.sources.randomness import FILE_SOURCES, random_states_kept
-from etl.sources.record import RecordSequence
+from etl.sources.record import RecordSequence, chosen_from
 from presave.thread_safety import unopened
 
 RECORD_FIELDS = {"features", "label", "features_mask", "labels_mask"}
@@ -75,8 +75,8 @@ def _shown(signature: inspect.Signature) -> str:
 
 
 def _as_source(found: Any, name: str) -> RecordSequence:
-    """Return `found` if it is a source, and in a `MapDataset` if it is a data set."""
-    if isinstance(found, (*FILE_SOURCES, MapDataset)):
+    """Return `found` if it is a source or a `Subset` of one, and in a `MapDataset` if it is a data set."""
+    if isinstance(chosen_from(found), (*FILE_SOURCES, MapDataset)):
         return found
     advice = _advice(found)
     if advice:
@@ -99,7 +99,7 @@ def _as_source(found: Any, name: str) -> RecordSequence:
     return MapDataset(
         found,
         features=None if has_more else "features",
-        ragged=getattr(found, "ragged", ()),
+        ragged=getattr(chosen_from(found), "ragged", ()),
         name=name,
     )
 

@@ -332,6 +332,8 @@ def test_a_bad_record_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (("--strategies", "raw,fast"), "no strategy is called 'fast'"),
         (("--strategies", "presaved:npy=raw,presaved", "--formats", "npy,hdf5"), "would have the same name"),
         (("--formats", "xml"), "unknown 'xml'"),
+        (("--strategy", "fast", "--strategy", "raw"), "no strategy is called 'fast'"),
+        (("--format", "xml", "--format", "npy"), "unknown 'xml'"),
         (("--compute", "simulated:soon"), "must be a time such as"),
         (("--until", "crop"), "the pipeline has read, decode, resize, channels_first, normalise"),
         (("--model", "resnet"), "unknown model 'resnet'"),

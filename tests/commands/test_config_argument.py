@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import etl
 import presave
 from etl.commands import main
 from etl.configuration import Configuration
+from tests.programs import run_python
 from tests.refusals import refusal
 from tests.user_modules import user_module
 
@@ -36,6 +38,23 @@ LOADERS = """
 
     def write(source, folder):
         np.save(Path(folder) / "labels.npy", np.array([record["label"] for record in source]))
+
+    prepared.prepare = write
+"""
+
+KILLED = """
+    import os
+    import signal
+    from pathlib import Path
+
+    def prepared(folder):
+        return [(Path(folder) / "shard").read_bytes()]
+
+    def write(folder):
+        (Path(folder) / "shard").write_bytes(b"whole")
+        if Path("first").exists():
+            Path("first").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     prepared.prepare = write
 """
@@ -159,7 +178,9 @@ def test_a_loader_of_the_user_prepares_its_files(
 ) -> None:
     with user_module(folder, "my_loaders", LOADERS):
         write("my_loaders:prepared", store="files")
-        assert "--jobs is for stores" in refusal(capsys, "presave", "--config", "photos.toml", "--jobs", "2")
+        for option in ("--jobs 2", "--format hdf5", "--on-error skip", "--allow-random"):
+            line = refusal(capsys, "presave", "--config", "photos.toml", *option.split())
+            assert f"{option.split()[0]} is for stores" in line
         assert main(["presave", "--config", "photos.toml", "--json", "files.json"]) == 0
         assert "my_loaders:prepared" in capsys.readouterr().out
         assert json.loads(Path("files.json").read_text())["nbytes"] == (folder / "files/labels.npy").stat().st_size
@@ -167,6 +188,18 @@ def test_a_loader_of_the_user_prepares_its_files(
         assert len(labels) == 40
         write("my_loaders:declared", store="files2")
         assert "has no `prepare`" in refusal(capsys, "presave", "--config", "photos.toml")
+
+
+def test_what_a_killed_preparation_leaves_is_removed_by_the_next_one(folder: Path) -> None:
+    with user_module(folder, "my_shards", KILLED):
+        write("my_shards:prepared", store="files")
+        (folder / "first").touch()
+        killed = run_python("-m", "etl", "presave", "--config", "photos.toml", cwd=folder)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert list(folder.glob(".files.*"))
+        assert main(["presave", "--config", "photos.toml"]) == 0
+        assert etl.from_config("photos.toml") == [b"whole"]
+    assert not list(folder.glob(".files.*"))
 
 
 def compared(*call: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 import presave
 from etl.commands import inspect, main
-from etl.commands.output import PlainConsole, deliver
+from etl.commands.output import SHARED_MEMORY, PlainConsole, deliver
 from tests.refusals import refusal
 
 ETL = f"{shlex.quote(sys.executable)} -m etl"
@@ -91,6 +92,13 @@ def test_a_dash_is_standard_output_and_tables_are_then_on_standard_error(
     assert json.loads(out)["records"] == 1
     assert "stored after stage" in err
     assert [path.name for path in home.iterdir()] == ["store"]
+
+
+def test_a_new_file_in_shared_memory_is_written_as_anywhere_else(home: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
+        assert main(["inspect", "store", "--json", f"{folder}/a.json"]) == 0
+        assert json.loads(Path(folder, "a.json").read_text())["records"] == 1
+        assert len(list(Path(folder).iterdir())) == 1
 
 
 def test_a_dash_is_refused_where_a_path_is_needed_and_for_two_files_at_once(

@@ -80,6 +80,26 @@ def test_an_empty_directory_is_filled(tmp_path: Path) -> None:
     assert len(etl.open_source(tmp_path / "digits")) == 8
 
 
+def test_an_empty_directory_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "digits").symlink_to("disk")
+    assert etl.demonstration.digits(tmp_path / "digits", samples=10) is True
+    assert (tmp_path / "digits").is_symlink()
+    assert len(etl.open_source(tmp_path / "digits")) == 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits", "disk"]
+
+
+def test_a_directory_that_cannot_be_replaced_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made: list[int] = []
+    with pytest.raises(ValueError, match="is the working folder, or where something is mounted"):
+        etl.demonstration.photographs(".", 10, progress=lambda number, _: made.append(number))
+    assert not made
+    assert not list(tmp_path.iterdir())
+
+
 def test_other_contents_are_refused_and_left_alone(tmp_path: Path) -> None:
     etl.demonstration.digits(tmp_path / "digits", samples=10)
     before = contents(tmp_path / "digits")

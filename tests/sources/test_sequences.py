@@ -12,7 +12,10 @@ import pytest
 import etl
 import presave
 from etl.commands import main
+from etl.configuration import Configuration
+from etl.loading import Padding
 from etl.sources import RecordError
+from tests.user_modules import user_module
 
 RANDOM = np.random.default_rng(0)
 
@@ -301,3 +304,25 @@ def test_the_command_stores_labels_of_steps(tmp_path: Path) -> None:
     with presave.open_store(tmp_path / "s") as store:
         assert [values.tolist() for values in store.gather([0, 1])["label"]] == [[1, 0], [1]]
         assert store[1]["features"].tolist() == [[0]]
+
+
+def test_a_part_of_them_is_padded_and_stored_as_the_whole_is(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    root = write(tmp_path / "sequences", s1="a,y\n1,0\n2,1\n3,1\n", s2="a,y\n4,0\n", s3="a,y\n5,1\n6,0\n")
+    part = torch.utils.data.Subset(etl.Sequences(root, label="y"), [2, 0])
+    file = tmp_path / "part.toml"
+    Configuration(str(root), "raw", table_options={"label": "y"}, batch_size=2, shuffle=False).write(file)
+    by_hand = etl.RawIterator(part, etl.Pipeline([]), 2, padding=Padding())
+    for iterator in (by_hand, etl.from_config(file, source=part)):
+        (batch,) = iterator
+        assert batch.features.tolist() == [[[5], [6], [0]], [[1], [2], [3]]]
+        assert batch.labels.tolist() == [[1, 0, 0], [0, 1, 1]]
+    with presave.write(tmp_path / "s", etl.records(part, etl.Pipeline([]))) as store:
+        assert [values.tolist() for values in store.gather([0, 1])["label"]] == [[1, 0], [0, 1, 1]]
+    code = f"""
+        import etl, torch
+        def part():
+            return torch.utils.data.Subset(etl.Sequences({str(root)!r}, label="y"), [2, 0])
+    """
+    with user_module(tmp_path, "my_part", code):
+        assert etl.open_source("my_part:part").ragged == ("features", "label")

@@ -25,6 +25,7 @@ from etl.measuring.page_cache import release_pages
 from etl.measuring.ranks import Rank
 from etl.sources import ImageFolder, MapDataset, open_source
 from etl.sources.named import is_source_name
+from etl.sources.record import chosen_from
 from etl.sources.tar import matching_files
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.presets import default_split, open_pipeline
@@ -64,7 +65,7 @@ class Work:
         self.presave_stage = settings.until or default_split(self.pipeline)
         if self.presave_stage not in self.stages:
             raise ValueError(f"--until {self.presave_stage}: the pipeline has {', '.join(self.stages)}")
-        ragged = ragged_after(getattr(source, "ragged", ()), self.pipeline.stages)
+        ragged = ragged_after(getattr(chosen_from(source), "ragged", ()), self.pipeline.stages)
         self.padding = Padding() if ragged else None
         # A source computes its lengths on first use. Do it here once, not in every forked process.
         _ = getattr(source, "lengths", None) if ragged else None
