@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -50,7 +51,8 @@ READABLE_HERE = (
 class AsyncIterator(AheadIterator):
     """Wraps any iterable of batches and yields the same batches in the same order, loaded ahead of the caller.
 
-    An error while loading is raised at the batch that it belongs to. Leaving the loop ends the threads.
+    An error while loading is raised at the batch that it belongs to. Leaving the loop ends the threads. Several
+    threads may take batches of one epoch.
 
     Parameters
     ----------
@@ -376,8 +378,14 @@ class _Epoch(Iterator[Batch]):
         # Also when the caller drops the epoch, and at the latest when the interpreter exits.
         self._end = interrupts.end_with(self, prefetcher.stop)
         self._is_over = False
+        # Held while a batch is taken: other threads that take batches of this epoch wait, and then see its end, too.
+        self._lock = threading.RLock()
 
     def __next__(self) -> Batch:
+        with self._lock:
+            return self._take()
+
+    def _take(self) -> Batch:
         if self._is_over:
             raise StopIteration
         batch_boundary()
