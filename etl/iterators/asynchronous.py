@@ -102,11 +102,12 @@ class AsyncIterator(AheadIterator):
     compared. That finds most collisions, but cannot exclude others.
 
     The constructor starts the processes and returns while they still import what they need. They end with this object.
-    Each has its own copy of the source and the stages, taken by the constructor, and writes records into memory that it
-    shares with this process. This process reads from a copy, too: the first record, the records of a batch that is
-    padded and whose lengths are unknown, and those that replace a batch of bad records. If a process is killed, its
-    batch raises an error that names the record it was loading. A process that hangs is killed after `timeout`, with the
-    same error. The next epoch starts other processes in their place.
+    Each has its own copy of the source and the stages, taken by the constructor, imports modules anew, without what the
+    program has changed in them, and writes records into memory that it shares with this process. This process reads
+    from a copy, too: the first record, the records of a batch that is padded and whose lengths are unknown, and those
+    that replace a batch of bad records. If a process is killed, its batch raises an error that names the record it was
+    loading. A process that hangs is killed after `timeout`, with the same error. The next epoch starts other processes
+    in their place.
 
     Each batch that they load gets random numbers of its own: the global generators of Python, numpy and torch are
     seeded in these processes from numbers that the constructor draws from this process's, as a DataLoader does, and
