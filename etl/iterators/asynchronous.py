@@ -383,6 +383,9 @@ class _Epoch(Iterator[Batch]):
         self._lock = threading.RLock()
 
     def __next__(self) -> Batch:
+        if self._is_over:
+            raise StopIteration
+        self._prefetcher.check_owner()  # first, since a fork may have inherited the lock
         with self._lock:
             return self._take()
 
