@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -50,7 +51,8 @@ READABLE_HERE = (
 class AsyncIterator(AheadIterator):
     """Wraps any iterable of batches and yields the same batches in the same order, loaded ahead of the caller.
 
-    An error while loading is raised at the batch that it belongs to. Leaving the loop ends the threads.
+    An error while loading is raised at the batch that it belongs to. Leaving the loop ends the threads. Several
+    threads may take batches of one epoch.
 
     Parameters
     ----------
@@ -100,11 +102,12 @@ class AsyncIterator(AheadIterator):
     compared. That finds most collisions, but cannot exclude others.
 
     The constructor starts the processes and returns while they still import what they need. They end with this object.
-    Each has its own copy of the source and the stages, taken by the constructor, and writes records into memory that it
-    shares with this process. This process reads from a copy, too: the first record, the records of a batch that is
-    padded and whose lengths are unknown, and those that replace a batch of bad records. If a process is killed, its
-    batch raises an error that names the record it was loading. A process that hangs is killed after `timeout`, with the
-    same error. The next epoch starts other processes in their place.
+    Each has its own copy of the source and the stages, taken by the constructor, imports modules anew, without what the
+    program has changed in them, and writes records into memory that it shares with this process. This process reads
+    from a copy, too: the first record, the records of a batch that is padded and whose lengths are unknown, and those
+    that replace a batch of bad records. If a process is killed, its batch raises an error that names the record it was
+    loading. A process that hangs is killed after `timeout`, with the same error. The next epoch starts other processes
+    in their place.
 
     Each batch that they load gets random numbers of its own: the global generators of Python, numpy and torch are
     seeded in these processes from numbers that the constructor draws from this process's, as a DataLoader does, and
@@ -376,8 +379,17 @@ class _Epoch(Iterator[Batch]):
         # Also when the caller drops the epoch, and at the latest when the interpreter exits.
         self._end = interrupts.end_with(self, prefetcher.stop)
         self._is_over = False
+        # Held while a batch is taken: other threads that take batches of this epoch wait, and then see its end, too.
+        self._lock = threading.RLock()
 
     def __next__(self) -> Batch:
+        if self._is_over:
+            raise StopIteration
+        self._prefetcher.check_owner()  # first, since a fork may have inherited the lock
+        with self._lock:
+            return self._take()
+
+    def _take(self) -> Batch:
         if self._is_over:
             raise StopIteration
         batch_boundary()

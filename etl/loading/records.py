@@ -200,7 +200,8 @@ def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception
     if cursor.stage == READING:
         is_unrelated = isinstance(error, IndexError) and not 0 <= cursor.record < len(source)
     elif cursor.stage == COLLATING:
-        is_unrelated = not isinstance(error, (ValueError, TypeError))
+        # A number that overflows is one of the last two, if the program makes errors of such warnings.
+        is_unrelated = not isinstance(error, (ValueError, TypeError, FloatingPointError, RuntimeWarning))
     else:
         is_unrelated = isinstance(error, UNRELATED_TO_THE_RECORD)
     if is_unrelated:

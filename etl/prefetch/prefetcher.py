@@ -107,15 +107,11 @@ class Prefetcher:
         Exception
             If loading the batch has failed.
         RuntimeError
-            If the prefetcher was stopped, or belongs to the process that this one was forked from.
+            If the prefetcher was stopped.
         RecordError
             If the batch is not ready after `timeout` seconds. It names a record of the batch that a worker is loading;
             its cause is a `TimeoutError`.
         """
-        if os.getpid() != self._owner:
-            raise RuntimeError(
-                f"this epoch is loaded in process {self._owner}, of which this process is a fork: begin another here"
-            )
         left = timeout
         while True:
             with self._lock:
@@ -151,6 +147,13 @@ class Prefetcher:
             raise error
         finally:  # its traceback holds this frame: what the caller had would live until the collector runs
             del error
+
+    def check_owner(self) -> None:
+        """Raise `RuntimeError` in a fork of the process that made this prefetcher."""
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"this epoch is loaded in process {self._owner}, of which this process is a fork: begin another here"
+            )
 
     def start(self) -> None:
         """Start this process's threads. The caller must have arranged for `stop`."""

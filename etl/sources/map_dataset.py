@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -111,7 +112,7 @@ class MapDataset:
         self.thread_safe = is_thread_safe(dataset) if thread_safe is None else thread_safe
         self._features = features
         self._label = label
-        # That of the first item that is read.
+        # Known when an item was read.
         self._structure: Structure | None = None
         classes = getattr(dataset, "classes", None)
         if isinstance(classes, list) and all(isinstance(each, str) for each in classes):
@@ -129,14 +130,17 @@ class MapDataset:
             raise LookupError(f"IndexError: {error}") from error
         structure = self._structure
         if structure is None:
-            structure = self._find_structure(item)
-            record = structure.record(item)
-            self._structure = structure  # only that of an item which is valid
-            return record
+            first = item
+            if index > 0 and Structure(item, self._keys(item)).depends_on_item:
+                item = copy.deepcopy(item)  # or reading another may overwrite it
+                first = self._first_item(index, item)
+            structure = self._find_structure(first)
         has_label = structure.keys is None or PAIR[1] in structure.keys.values() or self._label is None
         if not has_label and isinstance(item, Mapping) and self._label in item:
             raise ValueError(f"its item is {describe(item)}; the first item has no {self._label!r}")
-        return structure.record(item)
+        record = structure.record(item)
+        self._structure = structure  # only that of an item which is valid
+        return record
 
     def collated(self, batch: Batch) -> Any:
         """Return `batch` as a `DataLoader` over the data set would have yielded it.
@@ -170,6 +174,21 @@ class MapDataset:
     def record_digests(self) -> dict[str, str]:
         """Return digests that identify the items of the data set, if anything does."""
         return source_digests(self.dataset)
+
+    def _first_item(self, index: int, item: Any) -> Any:
+        """Return the first item that can be read, at the latest `item`, which is at `index`.
+
+        Processes that begin with different items, and a run that is resumed, then have the same fields.
+        """
+        with random_states_kept():
+            for earlier in range(index):
+                try:
+                    first = self.dataset[earlier]
+                    Structure(first, self._keys(first)).record(first)
+                except Exception:  # noqa: BLE001, S112 - the error is raised when the record is loaded
+                    continue
+                return first
+        return item
 
     def _find_structure(self, item: Any) -> Structure:
         keys = self._keys(item)

@@ -41,6 +41,8 @@ class Structure:
         The `groups`.
     left_out : list of str
         Places of texts, which records cannot hold.
+    depends_on_item : bool
+        True if an item with its keys in another order, or other types of numbers in a list, would have other fields.
 
     Raises
     ------
@@ -61,6 +63,7 @@ class Structure:
             self._root = _Container(_emptied(item), "item", describe(item), _kind(item), children)
         leaves = [node for node in _walk(self._root) if isinstance(node, _Leaf)]
         self.left_out = [node.path for node in _walk(self._root) if isinstance(node, _LeftOut) and node.path]
+        self.depends_on_item = groups is None or any(leaf.depth or leaf.path != leaf.group for leaf in leaves)
         self._counts = {group: sum(leaf.group == group for leaf in leaves) for group in PAIR}
         if not self._counts["features"]:
             raise ValueError(f"its item is {describe(item)}, and no array is in it")

@@ -50,7 +50,7 @@ def held():
     # As a thread that is inside it would hold it at the moment of the fork.
     is_held, may_end = threading.Event(), threading.Event()
     def hold():
-        with epochs[0]._prefetcher._lock:
+        with epochs[0]._lock, epochs[0]._prefetcher._lock:
             is_held.set()
             may_end.wait()
     holder = threading.Thread(target=hold)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
 import numpy as np
@@ -116,6 +117,23 @@ def test_exactly_prefetch_size_batches_are_begun_ahead(threads: int, prefetch_si
         for taken in range(3):
             records.assert_begun(4 * prefetch_size if taken == 0 else 4)
             assert next(batches).labels[0] == 4 * taken
+
+
+def test_several_threads_may_take_the_batches_of_an_epoch() -> None:
+    def take(batches: Iterator[etl.Batch]) -> list[int]:
+        return [label for batch in batches for label in batch.labels.tolist()]
+
+    records = Watched(29, waiting={28})  # all of them wait for the last batch, which one of them gets
+    iterator = etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), threads=2)
+    with ThreadPoolExecutor(3) as takers:
+        for epoch in range(2):
+            assert iterator.epoch == epoch
+            batches = iter(iterator)
+            taken = [takers.submit(take, batches) for _ in range(3)]
+            records.assert_begun(29)
+            records.gate.set()
+            assert sorted(label for each in taken for label in each.result()) == list(range(29))
+    assert iterator.epoch == 2
 
 
 @pytest.mark.parametrize("threads", [2, 5])

@@ -281,3 +281,29 @@ def test_every_iterator_gives_what_the_data_loader_gives(tmp_path: Path) -> None
         for iterator in (raw, ahead, processes, saved):
             for batch, other in zip(iterator, expected, strict=True):
                 assert_equal(fresh.collated(batch), other)
+
+
+class Lines(torch.utils.data.Dataset[Any]):
+    """Items as they come from lines of JSON: every second one has its keys in another order."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        item = {"height": float(index), "width": float(-index), "depth": 100.0 + index}
+        return item if index % 2 == 0 else dict(reversed(item.items()))
+
+
+def test_the_first_item_decides_on_the_order_of_keys_whichever_is_read_first() -> None:
+    assert [float(array) for array in etl.MapDataset(Lines())[1]["features"]] == [1, -1, 101]  # as after a resume
+    raw = etl.RawIterator(etl.MapDataset(Lines()), NOTHING, 4)
+    with etl.AsyncIterator(raw, workers="process", processes=2) as batches:  # one of them begins with item 1
+        for batch in batches:
+            heights, widths, depths = batch.features
+            assert widths.tolist() == (-heights).tolist()
+            assert depths.tolist() == (heights + 100).tolist()
+
+
+def test_an_item_that_cannot_be_read_decides_on_nothing() -> None:
+    items: list[Any] = [("only", "texts", "here"), {"a": 1, "b": 2}, {"b": 4, "a": 3}]
+    assert [int(array) for array in etl.MapDataset(items)[2]["features"]] == [3, 4]

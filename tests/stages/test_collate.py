@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,6 +58,19 @@ def test_what_is_no_real_number_is_not_made_one(value: Any, dtype: str, padding:
     said = rf"record 1 of list: .* 'label' is {dtype}, the records before it float32"
     with pytest.raises(RecordError, match=said):
         list(etl.RawIterator(records, NOTHING, batch_size=2, padding=padding))
+
+
+@pytest.mark.parametrize("padding", [None, Padding()])
+@pytest.mark.parametrize(
+    "raising", [partial(np.errstate, over="raise"), partial(warnings.catch_warnings, action="error")]
+)
+def test_a_number_that_overflows_names_its_record_where_that_is_made_an_error(
+    raising: Callable[[], AbstractContextManager[Any]], padding: Padding | None
+) -> None:
+    records = [{"features": np.full(2, value), "label": 0} for value in (1.0, 1e5)]
+    said = "record 1 of list: failed at stage 'collate': overflow encountered in cast"
+    with raising(), pytest.raises(RecordError, match=said):
+        list(etl.RawIterator(records, NOTHING, 2, dtype="float16", padding=padding))
 
 
 @pytest.mark.parametrize("record", [{"label": 0}, {}])
