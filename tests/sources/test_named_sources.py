@@ -144,6 +144,18 @@ def test_a_source_stays_as_it_is(photographs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("my_data")
+def test_a_part_of_a_source_has_the_pipeline_of_the_whole(photographs: Path, tmp_path: Path) -> None:
+    code = f"""
+        import etl, torch
+        def part():
+            return torch.utils.data.Subset(etl.ImageFolder({str(photographs)!r}), [5, 3])
+    """
+    with user_module(tmp_path, "my_part", code):
+        part = etl.open_source("my_part:part")
+        (batch,) = etl.RawIterator(part)
+        assert batch.features.shape == (2, 3, 224, 224)
+
+
 def test_a_function_gets_the_split_and_options_that_it_has() -> None:
     for name, split, options, records in [
         ("by_split", None, {}, 9),
