@@ -47,6 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """Print what tests/torture tried, and write it to a file if no test failed."""
+    if hasattr(config, "workerinput"):  # of xdist: a worker knows its own tests alone
+        return
     show_tallies(terminalreporter, None if exitstatus else config.getoption("--counts"))
 
 

@@ -372,8 +372,8 @@ class AsyncIterator(AheadIterator):
 class _Epoch(Iterator[Batch]):
     """One epoch in progress."""
 
-    def __init__(self, owner: AsyncIterator, prefetcher: Prefetcher, timeout: float | None) -> None:
-        self._owner = owner
+    def __init__(self, iterator: AsyncIterator, prefetcher: Prefetcher, timeout: float | None) -> None:
+        self._iterator = iterator
         self._prefetcher = prefetcher
         self._timeout = timeout
         # Also when the caller drops the epoch, and at the latest when the interpreter exits.
@@ -385,34 +385,34 @@ class _Epoch(Iterator[Batch]):
     def __next__(self) -> Batch:
         if self._is_over:
             raise StopIteration
-        self._prefetcher.check_owner()  # first, since a fork may have inherited the lock
+        if os.getpid() != (owner := self._prefetcher.owner):  # first, since a fork may have inherited the lock
+            raise RuntimeError(
+                f"this epoch is loaded in process {owner}, of which this process is a fork: begin another here"
+            )
         with self._lock:
-            return self._take()
-
-    def _take(self) -> Batch:
-        if self._is_over:
+            if self._is_over:
+                raise StopIteration
+            batch_boundary()
+            iterator = self._iterator
+            try:
+                while (plan := self._prefetcher.take(self._timeout)) is not None:
+                    if plan.skipped:
+                        iterator._skipped.add(plan)
+                    iterator._after = plan.after
+                    batch: Batch | None = plan.batch
+                    if batch is not None:
+                        return batch
+            except BaseException as error:
+                if not self._prefetcher.is_stopped:
+                    self._is_over = True
+                    self.close()
+                if isinstance(error, RecordError):
+                    raise_from(iterator._explained(error), error)
+                raise
+            self._is_over = True
+            self.close()
+            iterator._end_whole_epoch()
             raise StopIteration
-        batch_boundary()
-        owner = self._owner
-        try:
-            while (plan := self._prefetcher.take(self._timeout)) is not None:
-                if plan.skipped:
-                    owner._skipped.add(plan)
-                owner._after = plan.after
-                batch: Batch | None = plan.batch
-                if batch is not None:
-                    return batch
-        except BaseException as error:
-            if not self._prefetcher.is_stopped:
-                self._is_over = True
-                self.close()
-            if isinstance(error, RecordError):
-                raise_from(owner._explained(error), error)
-            raise
-        self._is_over = True
-        self.close()
-        owner._end_whole_epoch()
-        raise StopIteration
 
     def close(self) -> None:
         """Stop loading and wait for the threads, which finish at most their current records: see `Prefetcher.stop`."""

@@ -89,7 +89,7 @@ class Prefetcher:
         # Threads of this process, and what each of them loads.
         self._threads: Sequence[interrupts.AnyWorker] = ()
         self._cursors: Sequence[Cursor] = ()
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         # Re-entrant, because the collector may stop the prefetcher in a thread that is inside it.
         self._lock = threading.RLock()
         # Workers wait on `_has_work`, the consumer on `_is_ready`. There are two conditions because waking a thread
@@ -148,13 +148,6 @@ class Prefetcher:
         finally:  # its traceback holds this frame: what the caller had would live until the collector runs
             del error
 
-    def check_owner(self) -> None:
-        """Raise `RuntimeError` in a fork of the process that made this prefetcher."""
-        if os.getpid() != self._owner:
-            raise RuntimeError(
-                f"this epoch is loaded in process {self._owner}, of which this process is a fork: begin another here"
-            )
-
     def start(self) -> None:
         """Start this process's threads. The caller must have arranged for `stop`."""
         interrupts.start(self._threads)
@@ -168,7 +161,7 @@ class Prefetcher:
         Does nothing in a fork of this process, which has none of the threads; a lock that one of them held stays locked
         there forever.
         """
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             return
         with self._lock:
             self._stop()

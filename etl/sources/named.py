@@ -76,8 +76,9 @@ def _shown(signature: inspect.Signature) -> str:
 
 def _as_source(found: Any, name: str) -> RecordSequence:
     """Return `found` if it is a source or a `Subset` of one, and in a `MapDataset` if it is a data set."""
+    source: RecordSequence = found
     if isinstance(chosen_from(found), (*FILE_SOURCES, MapDataset)):
-        return found
+        return source
     advice = _advice(found)
     if advice:
         raise ValueError(f"{name} returned a {type(found).__name__}; {advice}")
@@ -92,7 +93,6 @@ def _as_source(found: Any, name: str) -> RecordSequence:
     if not records:
         raise ValueError(f"{name} returned a {type(found).__name__} that holds no records")
     if _is_record(first) and not _is_torch_dataset(found):
-        source: RecordSequence = found
         return source
     # Nothing is left out of a mapping: the user's own training step may ask for any of its keys.
     has_more = isinstance(first, Mapping) and not first.keys() <= {"features", "label"} and usual_keys(first) is None

@@ -143,7 +143,6 @@ def test_a_source_stays_as_it_is(photographs: Path, tmp_path: Path) -> None:
     assert isinstance(etl.open_source("my_data:pictures"), etl.ImageFolder)
 
 
-@pytest.mark.usefixtures("my_data")
 def test_a_part_of_a_source_has_the_pipeline_of_the_whole(photographs: Path, tmp_path: Path) -> None:
     code = f"""
         import etl, torch
@@ -156,6 +155,7 @@ def test_a_part_of_a_source_has_the_pipeline_of_the_whole(photographs: Path, tmp
         assert batch.features.shape == (2, 3, 224, 224)
 
 
+@pytest.mark.usefixtures("my_data")
 def test_a_function_gets_the_split_and_options_that_it_has() -> None:
     for name, split, options, records in [
         ("by_split", None, {}, 9),
