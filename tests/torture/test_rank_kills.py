@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -216,6 +217,13 @@ def send(process: psutil.Process | ForkServerProcess | None, number: signal.Sign
     return True
 
 
+def wait_until_stopped(process: psutil.Process) -> None:
+    """Return when a process that was sent SIGSTOP has stopped, or ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+            time.sleep(LOOK_SECONDS)
+
+
 def test_a_moment_that_does_not_come_fails_with_what_it_waited_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +246,12 @@ def test_a_lost_rank_is_one_error_that_names_it(
     said = f"{number.name} at {moment}"
     program = start(training.run_fit_parallel, restarts=0, timeout=STOPPED_TIMEOUT if stops else TIMEOUT)
     moment.wait(folder, program)
-    was_sent = send(program.rank(moment.rank), number)
+    rank = program.rank(moment.rank)
+    was_sent = send(rank, number)
+    if stops and rank is not None and was_sent:
+        wait_until_stopped(rank)
+        if [training.ENDED] in training.notes(folder, moment.rank):  # no other waits for it any more
+            send(rank, signal.SIGCONT)
     program.wait(END_SECONDS)
     outcome = json.loads((folder / training.OUTCOME).read_text())
     if outcome:
