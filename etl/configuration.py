@@ -39,7 +39,6 @@ from etl.runtime.resources import rank_cpus
 from etl.sources import MapDataset, open_source
 from etl.sources.identity import digest_difference, source_digests, store_digests
 from etl.sources.named import is_source_name
-from etl.sources.record import chosen_from
 from etl.stages.dtypes import DTYPES
 from etl.stages.pipeline import Pipeline
 from etl.stages.presets import PRESET_DECODERS, default_split, open_pipeline
@@ -47,6 +46,7 @@ from etl.strategies import Strategy
 from etl.strategies.task import NAMES, Task
 from etl.temporary import LOCKED, lock_folder, remove_leftovers
 from presave.files import UNFINISHED, usual_mode, write_atomically
+from presave.thread_safety import chosen_from
 
 SIZE = 224
 PREFETCH_SIZE = 2

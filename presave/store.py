@@ -20,7 +20,7 @@ from presave.ragged import Ranges, ShardValues, find_ranges, gather_values, view
 from presave.resources import available_nbytes
 from presave.schema import Field, Schema
 from presave.shard_formats import find_format
-from presave.thread_safety import is_torch_subset
+from presave.thread_safety import chosen_from
 from presave.verification import verify as list_faults
 
 UINT64 = np.dtype(np.uint64)
@@ -463,11 +463,10 @@ def ragged_of(records: Any) -> Collection[str]:
 
     Those of a `Subset` of torch are those of what it chooses from.
     """
-    while is_torch_subset(records):
-        records = records.dataset
-    if isinstance(records, Store):
-        return [name for name, field in records.fields.items() if field.is_ragged]
-    names: Collection[str] = getattr(records, "ragged", ())
+    chosen = chosen_from(records)
+    if isinstance(chosen, Store):
+        return [name for name, field in chosen.fields.items() if field.is_ragged]
+    names: Collection[str] = getattr(chosen, "ragged", ())
     return names
 
 

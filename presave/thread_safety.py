@@ -22,6 +22,13 @@ def is_torch_subset(records: Any) -> bool:
     return type(records) is getattr(sys.modules.get("torch.utils.data"), "Subset", None)
 
 
+def chosen_from(dataset: Any) -> Any:
+    """Return the data set that a `Subset` of torch chooses from; any other itself."""
+    while is_torch_subset(dataset):
+        dataset = dataset.dataset
+    return dataset
+
+
 def is_thread_safe(records: Any) -> bool:
     """Return True if several threads may call `records[index]` at once, and a record outlasts the next call.
 

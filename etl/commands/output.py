@@ -41,7 +41,7 @@ MAX_ERROR_LENGTH = 4_000
 # The value of an option for a file that is `-`. Tables are then shown on standard error.
 STANDARD_OUTPUT = Path("/dev/stdout")
 # The folder below /dev that holds ordinary files.
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - of the system
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - recognised, never chosen
 # Options for files that a command writes.
 FILE_OPTIONS = ("json", "html", "trace", "toml", "profile", "cluster_profile")
 

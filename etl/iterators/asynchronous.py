@@ -387,7 +387,7 @@ class _Epoch(Iterator[Batch]):
             raise StopIteration
         if os.getpid() != (owner := self._prefetcher.owner):  # first, since a fork may have inherited the lock
             raise RuntimeError(
-                f"this epoch is loaded in process {owner}, of which this process is a fork: begin another here"
+                f"this epoch is loaded in process {owner}, and this process is a fork of it: begin another here"
             )
         with self._lock:
             if self._is_over:

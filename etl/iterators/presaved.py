@@ -17,6 +17,7 @@ from etl.loading.store_loader import choose_loader
 from etl.sources.identity import store_digests
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
+from presave.store import ragged_of
 
 
 class PresavedIterator(IndexedIterator):
@@ -70,8 +71,7 @@ class PresavedIterator(IndexedIterator):
         padder, lengths = None, None
         if padding is not None:
             lengths = store_lengths(self._store, pipeline, padding)
-            ragged = [name for name, field in self._store.fields.items() if field.is_ragged]
-            padder = Padder(padding, ragged_after(ragged, pipeline.stages), lengths, find_dtype(dtype))
+            padder = Padder(padding, ragged_after(ragged_of(self._store), pipeline.stages), lengths, find_dtype(dtype))
         longest = bucket_lengths(lengths, padding, bucket_records, str(self._store.path))
         sampler = Sampler(
             len(self._store), batch_size, shuffle, seed, drop_last, bucket_records=bucket_records, lengths=longest

@@ -16,6 +16,7 @@ from etl.sources.record import RecordSequence, source_name
 from etl.stages.fields import MASKS, batch_fields, group_of
 from etl.stages.pipeline import Pipeline
 from etl.stages.stage import AnyStage, changes_length, is_of_etl
+from presave.store import ragged_of
 
 # Records whose shapes are read from a store in one call.
 CHUNK_RECORDS = 1 << 20
@@ -77,7 +78,7 @@ def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) ->
 
     All lengths are read in this call. They take 8 bytes for each record and field.
     """
-    ragged = [name for name, field in store.fields.items() if field.is_ragged]
+    ragged = ragged_of(store)
     fields = {}
     for name in batch_fields(store.fields):
         if store.fields[name].shape and padding.pads(name, ragged) and _keep_lengths(pipeline.stages, name):

@@ -10,7 +10,7 @@ import numpy as np
 import presave
 from etl.arguments import refuse_string
 from etl.sources.identity import source_digests, source_identity, source_origin
-from etl.sources.record import check_index, check_source, chosen_from, record_error, source_name
+from etl.sources.record import check_index, check_source, record_error, source_name
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
 from etl.stages.fields import flatten
 from etl.stages.pipeline import UNRELATED_TO_THE_RECORD, Pipeline
@@ -19,7 +19,7 @@ from presave import Record, RecordSequence
 from presave.content import difference
 from presave.errors import SHORTAGE_ADVICE, is_shortage, max_open_files
 from presave.store import ragged_of
-from presave.thread_safety import is_thread_safe
+from presave.thread_safety import chosen_from, is_thread_safe
 
 
 class Records:
@@ -74,7 +74,7 @@ class Records:
         self.stage = stage_name(done[-1]) if done else None
         self.fingerprint = pipeline.fingerprint
         dataset = chosen_from(source)
-        # Stages of the user may leave out fields of a store, or make them scalars.
+        # A user's stages may leave out fields of a store, or make them scalars.
         is_known = not isinstance(dataset, presave.Store) or all(map(is_of_etl, pipeline.stages))
         self.ragged = ragged_after(ragged_of(source) if is_known else (), done)
         self.provenance: dict[str, Any] = {

@@ -14,8 +14,8 @@ from etl import entry_points
 from etl.functions import find_function, is_carried, is_function_name, name_of_function
 from etl.sources.map_dataset import MapDataset, usual_keys
 from etl.sources.randomness import FILE_SOURCES, random_states_kept
-from etl.sources.record import RecordSequence, chosen_from
-from presave.thread_safety import unopened
+from etl.sources.record import RecordSequence
+from presave.thread_safety import chosen_from, unopened
 
 RECORD_FIELDS = {"features", "label", "features_mask", "labels_mask"}
 REGISTERED = re.compile(r"([A-Za-z][\w.+-]*)://(.*)", re.DOTALL)

@@ -121,13 +121,6 @@ def chosen_item(dataset: Any, index: int) -> tuple[Any, int]:
     return dataset, index
 
 
-def chosen_from(dataset: Any) -> Any:
-    """Return the data set that a `Subset` of torch chooses from; any other itself."""
-    while is_torch_subset(dataset):
-        dataset = dataset.dataset
-    return dataset
-
-
 def check_index(source: RecordSequence, index: int) -> None:
     """Raise `IndexError` that names the source if it has no record `index`."""
     if not 0 <= index < len(source):

@@ -7,10 +7,10 @@ from typing import Any
 
 from etl.functions import call_by_name, find_function
 from etl.sources import Cifar10, Idx, ImageFolder, Tar
-from etl.sources.record import chosen_from
 from etl.stages import DECODERS, ChannelsFirst, Decode, Normalise, Resize
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.stage import is_random, stage_name
+from presave.thread_safety import chosen_from
 
 # Mean and standard deviation of all pixels, from 0 to 1, of CIFAR-10's 50,000 training images (E. Stevens, L. Antiga,
 # T. Viehmann: Deep Learning with PyTorch, 2020, section 7.1, whose mean of 0.4915, 0.4823, 0.4468 was summed in

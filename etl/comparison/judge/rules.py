@@ -271,9 +271,8 @@ def _has_other_threads(evidence: Evidence, sample: Sample, conditions: FairnessC
     How a user's loader splits its CPUs is its own affair, and a user's step or model may set how many threads compute.
     """
     settings = conditions.settings
-    if evidence.is_foreign or settings.simulated_seconds is not None:
-        return False
-    if settings.step is not None or settings.model is not None:
+    others = (settings.simulated_seconds, settings.step, settings.model)
+    if evidence.is_foreign or any(each is not None for each in others):
         return False
     return sample.torch_threads != evidence.threads.compute
 

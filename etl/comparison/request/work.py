@@ -25,12 +25,11 @@ from etl.measuring.page_cache import release_pages
 from etl.measuring.ranks import Rank
 from etl.sources import ImageFolder, MapDataset, open_source
 from etl.sources.named import is_source_name
-from etl.sources.record import chosen_from
 from etl.sources.tar import matching_files
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.presets import default_split, open_pipeline
 from etl.strategies.task import Task
-from presave.thread_safety import unopened
+from presave.thread_safety import chosen_from, unopened
 
 
 class Work:

@@ -103,10 +103,10 @@ class MeasuringProcesses:
 
         There are fewer if they would take more than `MEMORY_SHARE` of the memory that is left.
         """
-        needed = max(SERVER_NBYTES * self._ranks, self._servers.nbytes)  # with the records of a source in memory
-        room = int(MEMORY_SHARE * available_nbytes() / needed)
         if not self._uses_common:
             return
+        needed = max(SERVER_NBYTES * self._ranks, self._servers.nbytes)  # with the records of a source in memory
+        room = int(MEMORY_SHARE * available_nbytes() / needed)
         starting: deque[Fleet] = deque()
         at_once = STARTED_AT_ONCE if self._ranks == 1 else 1
         with _as_input_error():

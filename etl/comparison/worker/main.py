@@ -81,8 +81,8 @@ def _answer(work: Work, asked: MeasuringRequest, in_force: ExitStack) -> JsonVal
     if asked.candidate is None or asked.threads is None:
         raise ValueError(f"{asked.action} needs a candidate")
     compute_threads = asked.compute_threads or asked.threads.compute
-    # The server has one thread. Libraries that a step, a stage or a data set imports now have as many as compute; those
-    # of a loader of the user, and of its processes, may use all its CPUs.
+    # The server has one thread. Libraries that a step, a stage or a data set imports now have as many as compute. A
+    # user's loader and its processes may use all its CPUs.
     late_threads = compute_threads if asked.loader is None else asked.loader.cpus
     os.environ.update(dict.fromkeys(ONE_THREAD, str(late_threads)))
     if asked.loader is not None:

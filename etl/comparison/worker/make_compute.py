@@ -78,7 +78,7 @@ class NamedStep(UserStep):
 
 
 def _step_error(error: Exception, more: str = "") -> Exception:
-    """Return the error to raise for one of the user's code: wrong input stays wrong input."""
+    """Return what to raise for an error in the user's code: wrong input stays wrong input."""
     kind = ValueError if isinstance(error, INPUT_ERRORS) else StepError
     return kind(f"{describe_error(error)}{more}")
 
