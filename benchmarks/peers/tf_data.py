@@ -1,6 +1,6 @@
 """tf.data: tensorflow.org/guide/data_performance: parallel `map`, `prefetch`, and arithmetic on whole batches.
 
-The guide advises `tf.data.AUTOTUNE` for `map` and `prefetch`, the default here; the tuner also tries fixed values. The
+The guide advises `tf.data.AUTOTUNE` for `map` and `prefetch`, the default here; `settings` have fixed values, too. The
 options (tensorflow.org/api_docs/python/tf/data/Options) are a private pool with one thread a worker, one thread for
 each operation, because `map` is the parallel one, and no fixed order of the records in an epoch. With AUTOTUNE an
 iterator ends only when its tuning thread next wakes up, 1.3, 2.5 or 5.1 s after its start: 1,600 images/s became 800.
