@@ -159,11 +159,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
             more["pauses"] = watch_pauses(setup, arguments.batches)
         if arguments.objects:
             show_progress("the heap", 0, 1)
-
-            def run_epoch() -> None:
-                time_steps(setup, arguments.batches)
-
-            more["heap"] = look_at_heap(run_epoch)
+            more["heap"] = look_at_heap(lambda: time_steps(setup, arguments.batches))
     show_progress("the stages", 0, 1)
     workload.select(min(STAGE_RECORDS, len(workload.source)))  # all of their files are read, more than once
     return examination, {"stages": time_stages(workload, backend), **more}

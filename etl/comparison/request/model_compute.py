@@ -179,7 +179,7 @@ def make_model_compute(work: Work, batch: Any) -> ModelCompute:
     join_group(work.rank)
     together, values = work.rank.is_together, classes_of(work, labels).values
     training = Training(model, backend, settings.dtype, labels, settings.waits_for_steps, together, values)
-    last = len(work.records) % work.step_records
+    last = len(work.records) % settings.step_records
     if 0 < last < 2 * work.rank.world_size:  # the last batch of an epoch has one record on some rank
         _check_one_record(model, backend.put(map_batch(arrays, lambda array: array[:1])))
     return training

@@ -93,11 +93,6 @@ class Work:
         """True if not all records of the source are selected."""
         return len(self.records) < len(self.source)
 
-    @property
-    def step_records(self) -> int:
-        """Records that all ranks together take in a step."""
-        return self.settings.batch_size * self.settings.ranks
-
     def source_files(self) -> list[Path]:
         """Return the files that hold the selected records."""
         return source_files(self.settings.source, self.records)

@@ -279,4 +279,4 @@ class Workload(Work):
 
     @property
     def _selected_batches(self) -> int:
-        return -(-len(self.records) // self.step_records)
+        return -(-len(self.records) // self.settings.step_records)
