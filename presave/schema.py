@@ -114,7 +114,7 @@ def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -
         raise StoreError(
             f"record {index} is {type(record).__name__}; a record is a mapping of field name to array or number"
         )
-    unknown = sorted(set(ragged) - record.keys() - set(map(_group, filter(_is_name, record))))
+    unknown = sorted(set(ragged) - record.keys() - set(map(group_of, filter(_is_name, record))))
     if unknown:
         raise StoreError(f"ragged contains {', '.join(map(repr, unknown))}, which record {index} does not have")
     schema = {}
@@ -129,7 +129,7 @@ def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -
             )
         if name in ragged and array.ndim == 0:
             raise StoreError(f"record {index}: field {name!r} is a scalar, which cannot be ragged")
-        is_ragged = name in ragged or (array.ndim > 0 and _group(name) in ragged)
+        is_ragged = name in ragged or (array.ndim > 0 and group_of(name) in ragged)
         if array.size == 0 and not is_ragged:
             raise StoreError(f"record {index}: field {name!r} has shape {array.shape}, which has no elements to store")
         shape = (None,) * array.ndim if is_ragged else array.shape
@@ -184,6 +184,12 @@ def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.
     return arrays
 
 
+def group_of(name: str) -> str:
+    """Return the name of a field without its place in a tuple: "features" for "features.0" and for "features"."""
+    group, _, place = name.rpartition(".")
+    return group if group and place.isdecimal() else name
+
+
 def is_masked(value: Any) -> bool:
     """Return True if `value` is a masked array with masked elements: `np.asarray` would return what the mask hides."""
     return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
@@ -191,12 +197,6 @@ def is_masked(value: Any) -> bool:
 
 def _is_name(name: Any) -> bool:
     return isinstance(name, str) and bool(name)
-
-
-def _group(name: str) -> str | None:
-    """Return `"features"` for `"features.0"`, and None for a name that does not end in a dot and a number."""
-    group, _, place = name.rpartition(".")
-    return group if group and place.isdecimal() else None
 
 
 def _as_array(value: Any, name: str, index: int) -> np.ndarray:
