@@ -95,7 +95,7 @@ class Field:
 Schema = dict[str, Field]
 
 
-def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -> Schema:
+def infer_schema(record: Record, ragged: Collection[str], index: int) -> Schema:
     """Return the schema of a record. Python ints become int64, floats become float64.
 
     Parameters
@@ -169,10 +169,10 @@ def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.
         array = _as_array(record[name], name, index)
         # Checks like these are most of the cost of a small record, so the slow comparisons and conversions come last.
         is_same_dtype = array.dtype.str == field.dtype
+        is_of_dtype = is_same_dtype or array.dtype.newbyteorder("<").str == field.dtype
         fits = array.shape == field.shape or (field.is_ragged and array.ndim == len(field.shape))
-        if not fits or not (is_same_dtype or array.dtype.newbyteorder("<").str == field.dtype):
+        if not (fits and is_of_dtype):
             advice = "give all values, empty ones too, one dtype and number of axes, as in np.zeros((0, 4), np.float32)"
-            is_of_dtype = array.dtype.newbyteorder("<").str == field.dtype
             if is_of_dtype and array.ndim == len(field.shape) and not field.is_ragged:
                 advice = f"pass ragged=[{name!r}]"
             raise StoreError(
