@@ -45,6 +45,20 @@ def test_a_store_is_whole_in_a_folder_that_cannot_be_opened(tmp_path: Path, monk
     assert presave.verify(tmp_path / "s") == []
 
 
+@pytest.mark.parametrize("name", ["EPERM", "ENOTSUP", "EIO"])
+def test_stores_and_files_are_whole_where_permissions_cannot_be_set(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(monkeypatch, os, "chmod", getattr(errno, name))
+    presave.write(tmp_path / "s", Numbered(60)).close()
+    assert presave.verify(tmp_path / "s") == []
+    report = tmp_path / "report.json"
+    for content in (b"{}", b"[]"):
+        files.write_atomically(report, content, mode=files.usual_mode(report))
+        assert report.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "s"]
+
+
 @pytest.mark.parametrize("only_folders", [False, True], ids=["all", "folders"])
 @pytest.mark.parametrize("name", ["EIO", "ENOSPC", "EDQUOT"])
 def test_an_error_of_the_disk_gives_no_store(
