@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import presave
-from presave import files, partial_store
+from presave import files, mapped_file, partial_store
 from presave.validate import MAX_DISK_COMPRESSION
 from tests.presave.records import FIRE, NBYTES, Numbered, fail_at, interrupt
 
@@ -201,3 +204,18 @@ def test_a_store_is_read_where_the_size_of_a_cache_or_of_a_compressed_image_is_g
     (tmp_path / "s" / "y-00000.npy").unlink()
     with pytest.raises(presave.StoreError, match=r"it claims 40 records and [\d,]+ bytes, on a disk of 100 bytes"):
         presave.open_store(tmp_path / "s")
+
+
+def test_a_store_is_read_where_maps_cannot_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    libc = mapped_file._libc()
+
+    def refuse_shared(address: None, nbytes: int, protection: int, flags: int, descriptor: int, offset: int) -> Any:
+        if flags & mmap.MAP_PRIVATE:
+            return libc.mmap(address, nbytes, protection, flags, descriptor, offset)
+        ctypes.set_errno(errno.ENODEV)
+        return mapped_file.MAP_FAILED
+
+    without_shared = SimpleNamespace(mmap=refuse_shared, munmap=libc.munmap)
+    monkeypatch.setattr(mapped_file, "_libc", lambda: without_shared)
+    with presave.write(tmp_path / "s", Numbered(40), **SETTINGS) as store:
+        assert store.gather([39, 3])["y"].tolist() == [39, 3]
