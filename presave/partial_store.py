@@ -158,7 +158,17 @@ class PartialStore:
                     os.rename(self.folder / file.name, whole / file.name)
                 save_manifest(manifest, whole)
                 flush(whole)
-                os.rename(whole, self.target)
+                try:
+                    os.rename(whole, self.target)
+                except OSError as error:
+                    if not is_shortage(error):
+                        raise
+                    # No rename opens files: gcsfuse has this error for folders above a limit, by default for all.
+                    count = sum(len(shard.files) for shard in manifest.shards) + 1
+                    raise StoreError(
+                        f"{self.target}: its file system renames no folder of {count:,} files; mount gcsfuse with "
+                        "--rename-dir-limit, then write again to continue, or write to another disk and copy the store"
+                    ) from error
                 flush(self.target.parent)
             except BaseException:
                 with suppress(OSError):

@@ -219,3 +219,24 @@ def test_a_store_is_read_where_maps_cannot_be_shared(tmp_path: Path, monkeypatch
     monkeypatch.setattr(mapped_file, "_libc", lambda: without_shared)
     with presave.write(tmp_path / "s", Numbered(40), **SETTINGS) as store:
         assert store.gather([39, 3])["y"].tolist() == [39, 3]
+
+
+def test_a_file_system_that_renames_no_folder_is_not_taken_for_too_many_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def rename_files(source: Path, target: Path) -> None:
+        if Path(source).is_dir():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(source), None, str(target))
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename_files)
+        with pytest.raises(presave.StoreError, match="s: its file system renames no folder of 13 files; mount gcsfuse"):
+            presave.write(tmp_path / "s", Numbered(60), **SETTINGS)
+    assert not (tmp_path / "s").exists()
+    again = Numbered(60)
+    presave.write(tmp_path / "s", again, **SETTINGS).close()
+    assert again.reads == [0]
+    assert presave.verify(tmp_path / "s") == []
