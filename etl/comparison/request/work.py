@@ -254,7 +254,7 @@ def source_files(path: str, records: Subset) -> list[Path]:
     if is_source_name(path):
         return []
     if isinstance(records.source, ImageFolder):
-        root = records.source.root.absolute()  # a user's code may change the working folder
+        root = records.source.root
         return [root / records.source.files[index] for index in records.indices.tolist()]
     return [each.absolute() for each in all_files(path)]
 
