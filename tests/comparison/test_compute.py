@@ -343,7 +343,8 @@ def test_outputs_are_counted_once_and_in_the_whole_source(tmp_path: Path) -> Non
 def test_records_without_labels_can_be_waited_for_and_not_trained_on(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, table_options={"features": ["column0", "column1"]})
     batch = batch_of(workload)
-    with pytest.raises(ValueError, match=r"has no labels to train on: .* --label, .* --compute simulated:20ms"):
+    message = r"has no labels to train on: .* --label, or label= of the source, .* --compute simulated:20ms"
+    with pytest.raises(ValueError, match=message):
         make_compute(workload, batch)
     waiting = make_workload(tmp_path, table_options={"features": ["column0"]}, compute="simulated:5ms")
     assert isinstance(make_compute(waiting, batch_of(waiting)), Simulated)

@@ -212,8 +212,8 @@ def model_for(work: Work, batch: Batch) -> torch.nn.Module:
     labels = first_array(batch.labels)
     if labels is None and settings.compute == TRAINING:
         raise ValueError(
-            f"{settings.title} has no labels to train on: say which column holds them with --label, or compare with "
-            "--compute inference or --compute simulated:20ms"
+            f"{settings.title} has no labels to train on: say which column holds them with --label, or label= of the "
+            "source, or compare with --compute inference or --compute simulated:20ms"
         )
     return make_model(settings, first_array(batch.features).shape[1:], classes_of(work, labels).count)
 
