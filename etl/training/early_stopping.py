@@ -239,7 +239,9 @@ class EarlyStopping:
                 for batch in epoch:
                     kept = _without_repeated(training.backend.put(as_batch(batch)))
                     if kept.records:
-                        found.append((float(step.loss(kept)), _weight(kept)))
+                        weight = _weight(kept)
+                        # The mean of no losses, as of a record whose labels are all padding, is not a number.
+                        found.append((float(step.loss(kept)) if weight else 0.0, weight))
             finally:
                 close_epoch(epoch, batches)
             return found

@@ -95,6 +95,19 @@ def test_labels_without_a_mask_weigh_as_many_as_there_are_records_beside_padded_
     assert _weight(batch) == 8 + 4
 
 
+def test_a_batch_whose_labels_are_all_padding_does_not_count() -> None:
+    # Such as a sequence without labels, in batches of one record.
+    whole = next(iter(raw(4, 4)))
+    labelled = Batch(whole.features, whole.labels, labels_mask=np.ones(4))
+    empty = Batch(whole.features, whole.labels, labels_mask=np.zeros(4))
+    scores = []
+    for batches in ([labelled], [labelled, empty]):
+        stopping = EarlyStopping(max_epochs=1, evaluate=batches)
+        fit(stopping)
+        scores += stopping.scores
+    assert scores[0] == scores[1]
+
+
 def test_by_default_the_score_is_that_of_the_training() -> None:
     stopping = EarlyStopping(max_epochs=2)
     result = fit(stopping)
