@@ -183,6 +183,21 @@ def test_batches_that_cannot_be_evaluated_each_epoch_are_refused() -> None:
         etl.fit(make_model(), batches, backend="cpu", listeners=[EarlyStopping(max_epochs=2, evaluate=batches)])
 
 
+def test_an_evaluation_that_uses_up_epochs_of_the_training_is_an_error() -> None:
+    # They would be left out: a training that is resumed would count them as done, and end early.
+    below, view = raw(16), etl.TorchDataset(raw(16))
+    trained_and_evaluated: list[Any] = [
+        (view, view),
+        (DataLoader(view, batch_size=None), view),
+        (etl.AsyncIterator(below), below),
+        (below, lambda model: len(list(below))),
+    ]
+    for batches, evaluate in trained_and_evaluated:
+        stopping = EarlyStopping(max_epochs=2, evaluate=evaluate)
+        with pytest.raises(ValueError, match="evaluate needs batches of its own"):
+            etl.fit(make_model(), batches, backend="cpu", epochs=2, listeners=[stopping])
+
+
 def test_an_evaluation_without_batches_is_an_error_that_says_why() -> None:
     with pytest.raises(ValueError, match="evaluate has no batches; 3 records do not fill a batch of 4, "):
         fit(EarlyStopping(max_epochs=2, evaluate=raw(3, 4, drop_last=True)))
