@@ -72,9 +72,9 @@ class EndToEnd(AxisSuite):
     page_note = (
         f"One epoch trains a small residual network on {PROFILE.samples} photographs at {PROFILE.image_size} x "
         f"{PROFILE.image_size}: batches of 32, float32, on the CPU, unless it says otherwise. All have the same CPUs: "
-        "plain strategies compute with all of them; async strategies give one of them to the thread that loads, if "
-        "there are two. Cells that should train on the same bytes were checked to do so. Values are "
-        "medians of several fresh processes. Smaller is better, except for utilisation."
+        "compute has all of them except one for each thread or process that decodes ahead. Cells that should train on "
+        "the same bytes were checked to do so. Values are medians of several fresh processes. Smaller is better, "
+        "except for utilisation."
     )
 
     @attributes(timeout=MEASURING_TIMEOUT_SECONDS)

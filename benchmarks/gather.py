@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def _copying(images: np.ndarray, stores: dict[str, presave.Store]) -> dict[str, 
             gather(store, order)
             if not np.array_equal(out, images[_batches(len(store), order)[-1]]):
                 raise RuntimeError(f"{store.path} does not give the records that were written, in {order} order")
-            operations[f"{name} {order}"] = lambda store=store, order=order: gather(store, order)  # type: ignore[misc]
+            operations[f"{name} {order}"] = partial(gather, store, order)
     return operations
 
 
@@ -180,9 +181,9 @@ def _normalising(store: presave.Store, pool: ThreadPoolExecutor) -> dict[str, Op
             continue
         load(kernel, batches, outs[0])
         digests.add(outs[0].tobytes())
-        operations[kernel] = lambda kernel=kernel: load(kernel, batches, outs[0])  # type: ignore[misc]
+        operations[kernel] = partial(load, kernel, batches, outs[0])
         if len(os.sched_getaffinity(0)) >= THREADS:
-            operations[TWO_THREADS[kernel]] = lambda kernel=kernel: load_in_threads(kernel)  # type: ignore[misc]
+            operations[TWO_THREADS[kernel]] = partial(load_in_threads, kernel)
     if len(digests) != 1:
         raise RuntimeError("the kernels do not give the same bits")
     return operations

@@ -8,7 +8,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ import etl
 from benchmarks.cells import COLD, CPUS_VARIABLE, Cell, Profile
 from benchmarks.journal import CELLS, CellMetrics, by_variant, open_rounds
 from benchmarks.measuring.arrays import ArraySpec, BatchDigest, layout_of, merge_layouts
-from benchmarks.measuring.clock import Split, Step, run_epoch
+from benchmarks.measuring.clock import Split, run_epoch
 from benchmarks.measuring.epochs import Epochs, MeasuredLoader
 from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.joined_samples import join_samples
@@ -289,10 +289,19 @@ def measure_cell(
     The first epoch is not timed: its batches are digested, its memory is watched, and it shows how many epochs take
     `min_seconds`. Then a sample is taken as in a comparison. The parameters are those of `loading_of`.
     """
+    digest = BatchDigest()
+    layouts: list[ArraySpec] = []
     with loading_of(cell, conditions, rank, threads) as (loading, compute):
-        content = CellEpoch()
+
+        def note_and_step(batch: Any) -> None:
+            nonlocal layouts
+            digest.update(batch)
+            found = layout_of(batch)
+            layouts = merge_layouts(layouts or found, found)
+            compute.step(batch)
+
         with PeakMemory() as memory, Epochs(loading) as epochs:
-            first = run_epoch(epochs, content.noting(compute.step))
+            first = run_epoch(epochs, note_and_step)
             score = compute.score
         count = float(min(MAX_EPOCHS, math.ceil(conditions.min_seconds / first.wall.total)))
         epoch_count = round(count if loading.meeting is None else max(loading.meeting.gather(count)))
@@ -300,29 +309,10 @@ def measure_cell(
         sample = take_sample(loading, recipe)
     return CellSample(
         **(vars(sample) | {"peak_memory": memory.nbytes}),
-        digest=content.digest.hexdigest(),
+        digest=digest.hexdigest(),
         score=score,
-        layouts=content.layouts,
+        layouts=layouts,
     )
-
-
-class CellEpoch:
-    """The digest of every byte of an epoch, and the layouts of its records."""
-
-    def __init__(self) -> None:
-        self.digest = BatchDigest()
-        self.layouts: list[ArraySpec] = []
-
-    def noting(self, step: Step) -> Callable[[Any], None]:
-        """Return a step that first adds the batch."""
-
-        def noted(batch: Any) -> None:
-            self.digest.update(batch)
-            found = layout_of(batch)
-            self.layouts = merge_layouts(self.layouts, found) if self.layouts else found
-            step(batch)
-
-        return noted
 
 
 def _open(cell: Cell, data: Data, rank: Rank | None) -> Any:

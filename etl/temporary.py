@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
 
 # Signals that ask a process to end: by default it does so at once, and leaves its files and processes behind.
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -31,14 +31,22 @@ class Terminated(BaseException):
 def ending_in_order() -> Iterator[None]:
     """Raise `Terminated` in the block when a signal asks this process to end, unless the program handles that signal.
 
+    Another one ends the process at once if code in the block has caught the first one and goes on.
+
     Only the main thread can handle signals; in others this does nothing.
     """
     taken: list[signal.Signals] = []
     received: list[int] = []
 
-    def leave(number: int, _: object) -> NoReturn:
-        for each in taken:  # another one must not interrupt the cleaning
-            signal.signal(each, signal.SIG_IGN)
+    def leave(number: int, _: object) -> None:
+        handled = sys.exception()
+        while handled is not None and not isinstance(handled, Terminated):
+            handled = handled.__context__
+        if handled is not None:  # another one must not interrupt the cleaning
+            return
+        if received:  # a bare `except`, such as that of a data set, would catch this one, too
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         received.append(number)
         raise Terminated(number)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ def digest_record(arrays: Mapping[str, np.ndarray]) -> int:
 def add_record(content: int, digest: int) -> int:
     """Return the content of some records and one more."""
     return (content * BASE + digest) % PRIME
+
+
+def content_of(digests: Iterable[int]) -> str:
+    """Return the content of records with these digests."""
+    return format_content(reduce(add_record, digests, 0))
 
 
 def join_contents(contents: Iterable[tuple[int, str | None]]) -> str | None:

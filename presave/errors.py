@@ -27,7 +27,9 @@ class StoreError(ValueError):
 
 def is_shortage(error: BaseException | None) -> bool:
     """Return True if `error`, or its cause, is that too many files are open, which is not the fault of any file."""
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:  # `raise error from error` makes it its own cause
+        seen.add(id(error))
         # HDF5, torch and others pass on only the text.
         if getattr(error, "errno", None) in SHORTAGES or any(os.strerror(each) in str(error) for each in SHORTAGES):
             return True

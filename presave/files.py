@@ -54,7 +54,7 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
                 file.flush()
                 sync(file.fileno())
         if mode is not None:
-            os.chmod(name, mode)  # noqa: PTH101 - mkstemp returns a string
+            set_mode(name, mode)
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -66,6 +66,15 @@ def remove_unfinished(path: Path) -> None:
     for each in path.parent.glob(f".{glob.escape(path.name)}.{'?' * 8}{UNFINISHED}"):  # as mkstemp names them
         with contextlib.suppress(PermissionError):  # of another user
             each.unlink(missing_ok=True)
+
+
+def set_mode(path: Path | str, mode: int) -> None:
+    """Set the permission bits of a new file or folder, unless its file system refuses to.
+
+    FAT, shares of Windows, its drives in WSL and blobfuse2 keep no such bits.
+    """
+    with contextlib.suppress(OSError):
+        os.chmod(path, mode)  # noqa: PTH101 - mkstemp returns a string
 
 
 def usual_mode(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -27,6 +28,8 @@ def map_file(path: Path) -> NDArray[np.uint8]:
         if not nbytes:  # there are no empty maps
             return np.empty(0, np.uint8)
         address = _libc().mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address == MAP_FAILED and ctypes.get_errno() == errno.ENODEV:  # FUSE with direct I/O has private maps alone
+            address = _libc().mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
         if address == MAP_FAILED:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error), str(path))

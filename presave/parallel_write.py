@@ -20,7 +20,7 @@ import numpy as np
 
 from presave.carrying import dumps
 from presave.columns import ShardBuilder
-from presave.content import add_record, digest_json, digest_record, format_content, origins_of
+from presave.content import add_record, content_of, digest_json, digest_record, format_content, origins_of
 from presave.errors import StoreError, disk_errors, is_fault_of_record
 from presave.files import checksum_bytes, write_atomically
 from presave.manifest import Skipped
@@ -242,11 +242,8 @@ def _check_resumed(
         index, stored = result.first
         if is_list:
             skipped = {each.record for each in result.skipped}
-            content = 0
-            for each in spans[number]:
-                if each not in skipped:
-                    content = add_record(content, writer.digest(each))
-            is_same = format_content(content) == result.shard.content
+            digests = (writer.digest(each) for each in spans[number] if each not in skipped)
+            is_same = content_of(digests) == result.shard.content
         elif unknown or index in examined:
             found = examined[index] if index in examined else writer.digest(index)
             # Random records differ from one reading to the next.
@@ -304,14 +301,13 @@ def _read_again(writer: SpanWriter, number: int, span: range, result: SpanResult
     change = f"record {index} was read from {before.get(index, unknown)}, and now it is {now.get(index, unknown)}"
     if before.keys() == now.keys():
         skipped_now: list[Skipped] = []
-        content = 0
-        for _, arrays in writer.read(unopened(writer.records), span, skipped_now):
-            content = add_record(content, digest_record(arrays))
+        records = writer.read(unopened(writer.records), span, skipped_now)
+        content = content_of(digest_record(arrays) for _, arrays in records)
         was, is_now = ({each.record: each.cause for each in some} for some in (result.skipped, skipped_now))
         other = next((each for each in span if was.get(each) != is_now.get(each)), None)
         if other is not None:
             change = f"record {other} was {_outcome(was.get(other))}, and would now be {_outcome(is_now.get(other))}"
-        elif result.shard is None or result.shard.content == format_content(content):
+        elif result.shard is None or result.shard.content == content:
             return digest_json(origins)
     raise StoreError(
         f"{writer.folder} holds the beginning of a store of other records: {change}; delete that folder, then write "

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from presave.content import difference, digest_json
 from presave.errors import StoreError, disk_errors, is_shortage
-from presave.files import checksum_file, flush, read_regular_file, unsupported_reason, write_atomically
+from presave.files import checksum_file, flush, read_regular_file, set_mode, unsupported_reason, write_atomically
 from presave.folder_lock import LOCK_NAME, OWNER_NAME, FolderLock
 from presave.manifest import Manifest, Shard, Skipped, StoredFile
 from presave.manifest_file import MANIFEST_NAME, MAX_MANIFEST_NBYTES, partial_folder, save_manifest
@@ -153,12 +153,22 @@ class PartialStore:
             # Through a new folder, because workers of an abandoned write may still add files to the old one.
             whole = Path(tempfile.mkdtemp(prefix=WHOLE_PREFIX, dir=self.folder))
             try:
-                whole.chmod(self.folder.stat().st_mode)
+                set_mode(whole, self.folder.stat().st_mode)
                 for file in (file for shard in manifest.shards for file in shard.files):
                     os.rename(self.folder / file.name, whole / file.name)
                 save_manifest(manifest, whole)
                 flush(whole)
-                os.rename(whole, self.target)
+                try:
+                    os.rename(whole, self.target)
+                except OSError as error:
+                    if not is_shortage(error):
+                        raise
+                    # No rename opens files: gcsfuse has this error for folders above a limit, by default for all.
+                    count = sum(len(shard.files) for shard in manifest.shards) + 1
+                    raise StoreError(
+                        f"{self.target}: its file system renames no folder of {count:,} files; mount gcsfuse with "
+                        "--rename-dir-limit, then write again to continue, or write to another disk and copy the store"
+                    ) from error
                 flush(self.target.parent)
             except BaseException:
                 with suppress(OSError):

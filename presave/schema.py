@@ -95,7 +95,7 @@ class Field:
 Schema = dict[str, Field]
 
 
-def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -> Schema:
+def infer_schema(record: Record, ragged: Collection[str], index: int) -> Schema:
     """Return the schema of a record. Python ints become int64, floats become float64.
 
     Parameters
@@ -114,7 +114,7 @@ def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -
         raise StoreError(
             f"record {index} is {type(record).__name__}; a record is a mapping of field name to array or number"
         )
-    unknown = sorted(set(ragged) - record.keys() - set(map(_group, filter(_is_name, record))))
+    unknown = sorted(set(ragged) - record.keys() - set(map(group_of, filter(_is_name, record))))
     if unknown:
         raise StoreError(f"ragged contains {', '.join(map(repr, unknown))}, which record {index} does not have")
     schema = {}
@@ -129,7 +129,7 @@ def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -
             )
         if name in ragged and array.ndim == 0:
             raise StoreError(f"record {index}: field {name!r} is a scalar, which cannot be ragged")
-        is_ragged = name in ragged or (array.ndim > 0 and _group(name) in ragged)
+        is_ragged = name in ragged or (array.ndim > 0 and group_of(name) in ragged)
         if array.size == 0 and not is_ragged:
             raise StoreError(f"record {index}: field {name!r} has shape {array.shape}, which has no elements to store")
         shape = (None,) * array.ndim if is_ragged else array.shape
@@ -169,10 +169,10 @@ def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.
         array = _as_array(record[name], name, index)
         # Checks like these are most of the cost of a small record, so the slow comparisons and conversions come last.
         is_same_dtype = array.dtype.str == field.dtype
+        is_of_dtype = is_same_dtype or array.dtype.newbyteorder("<").str == field.dtype
         fits = array.shape == field.shape or (field.is_ragged and array.ndim == len(field.shape))
-        if not fits or not (is_same_dtype or array.dtype.newbyteorder("<").str == field.dtype):
+        if not (fits and is_of_dtype):
             advice = "give all values, empty ones too, one dtype and number of axes, as in np.zeros((0, 4), np.float32)"
-            is_of_dtype = array.dtype.newbyteorder("<").str == field.dtype
             if is_of_dtype and array.ndim == len(field.shape) and not field.is_ragged:
                 advice = f"pass ragged=[{name!r}]"
             raise StoreError(
@@ -184,6 +184,12 @@ def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.
     return arrays
 
 
+def group_of(name: str) -> str:
+    """Return the name of a field without its place in a tuple: "features" for "features.0" and for "features"."""
+    group, _, place = name.rpartition(".")
+    return group if group and place.isdecimal() else name
+
+
 def is_masked(value: Any) -> bool:
     """Return True if `value` is a masked array with masked elements: `np.asarray` would return what the mask hides."""
     return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
@@ -191,12 +197,6 @@ def is_masked(value: Any) -> bool:
 
 def _is_name(name: Any) -> bool:
     return isinstance(name, str) and bool(name)
-
-
-def _group(name: str) -> str | None:
-    """Return `"features"` for `"features.0"`, and None for a name that does not end in a dot and a number."""
-    group, _, place = name.rpartition(".")
-    return group if group and place.isdecimal() else None
 
 
 def _as_array(value: Any, name: str, index: int) -> np.ndarray:

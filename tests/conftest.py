@@ -102,3 +102,10 @@ def no_prefetch_thread_is_left() -> Iterator[None]:
     before = set(prefetch_threads())  # of a test that failed
     yield
     assert set(prefetch_threads()) <= before
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One compute thread: the order of additions, and so every bit of a score, is then the same in each run."""
+    with etl.runtime.ThreadPolicy(1):
+        yield

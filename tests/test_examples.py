@@ -10,20 +10,14 @@ from typing import Any
 
 import pytest
 
-import etl
 from tests.comparison_workloads import broken_rules
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
 
 def names_of(example: str) -> dict[str, Any]:
     return runpy.run_path(str(EXAMPLES / f"{example}.py"))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    with etl.runtime.ThreadPolicy(1):
-        yield
 
 
 def test_a_folder_of_images_is_trained_on(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+import presave
 from tests import golden
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -30,6 +31,15 @@ def test_a_store_is_read_as_its_page_says() -> None:
     # The store holds what the stages made of the images, which are of the same size.
     assert found["features"].shape == (golden.RECORDS, *records[0]["features"].shape)
     assert all(np.array_equal(found["features"][index], records[index]["features"]) for index in range(golden.RECORDS))
+
+
+def test_a_store_without_its_second_shard_is_read_as_its_page_says(tmp_path: Path) -> None:
+    lengths = (4, 4, 5, 5, 4, 4)  # all records of the second shard differ in shape from the first record
+    records = [{"features": np.full(each, index, np.float32), "label": index} for index, each in enumerate(lengths)]
+    with presave.write(tmp_path / "gap.store", records, shard_nbytes=48, on_error="skip") as store:
+        names = [file.name for shard in store.manifest.shards for file in shard.files]
+    assert names == ["features-00000.npy", "label-00000.npy", "features-00002.npy", "label-00002.npy"]
+    assert names_of("store-format.md")["read"](tmp_path / "gap.store")["label"].tolist() == [0, 1, 4, 5]
 
 
 def test_the_order_after_a_state_is_that_of_its_page() -> None:

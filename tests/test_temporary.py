@@ -79,6 +79,33 @@ def test_a_handler_of_the_script_stays_in_force(before: str, code: int, said: li
     assert not list(tmp_path.iterdir())
 
 
+# A data set of the user's leaves out what it cannot read, whatever is raised.
+CAUGHT = """
+import time
+from etl.temporary import ending_in_order
+
+def read():
+    try:
+        print("reads", flush=True)
+        time.sleep(60)
+    except:
+        pass
+
+with ending_in_order():
+    while True:
+        read()
+"""
+
+
+def test_a_second_signal_ends_a_process_whose_code_catches_the_first_and_goes_on() -> None:
+    with subprocess.Popen([sys.executable, "-c", CAUGHT], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert process.stdout.readline() == "reads\n"
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == -signal.SIGTERM
+
+
 @pytest.mark.parametrize("work", ["work()", "threading.Thread(target=work, daemon=True).start(); time.sleep(60)"])
 def test_what_a_killed_process_leaves_is_removed_by_the_next_and_what_is_in_use_is_not(
     work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,7 @@
 
 docs.nvidia.com/deeplearning/dali/user-guide/docs/advanced_topics_performance_tuning.html says: "For typical use cases,
 the default DALI configuration performs well out of the box". For the rest it advises `set_affinity` for work that is
-bound by the CPU, and deeper queues of the pipeline and of the readers. All of these are tried, and reading without a
+bound by the CPU, and deeper queues of the pipeline and of the readers. These are its `settings`, and reading without a
 memory map. Pipelines are asynchronous, pipelined and dynamic by default. Tried without effect on CPU time:
 `use_fast_idct`, the experimental decoder, and the reader's `cache_header_information`.
 """

@@ -1,8 +1,9 @@
 """FFCV: docs.ffcv.io. Its loader compiles the pipeline with numba when it is made.
 
 docs.ffcv.io/parameter_tuning.html advises for data that fit into memory, as here, `os_cache=True` (the default) and
-`RANDOM` or `QUASI_RANDOM`, which "might be marginally better"; otherwise `os_cache=False`. All are tried, and how many
-batches are prepared ahead. `QUASI_RANDOM` takes records from as many pages at a time as two batches have records.
+`RANDOM` or `QUASI_RANDOM`, which "might be marginally better"; otherwise `os_cache=False`. These are its `settings`,
+and how many batches are prepared ahead. `QUASI_RANDOM` takes records from as many pages at a time as two batches have
+records.
 
 docs.ffcv.io/bottleneck_doctor.html, under "CPU bottlenecks", advises writing one's own compiled operations. Channels
 first needs one: FFCV's `ToTorchImage(channels_last=False)` transposes in torch, outside of the compiled code, and

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.journal import Kind
 from benchmarks.measuring.fleet import Fleet
 from benchmarks.measuring.layout import draw_environment
-from benchmarks.measuring.processes import MeasurementError, Server
+from benchmarks.measuring.processes import ONE_THREAD, MeasurementError, Server
 from benchmarks.measuring.statistics import Interval, ratio_interval
 from benchmarks.measuring.values import JsonValues
 from benchmarks.peers.rows import CROPS, SLOWED, SLOWER, Row
@@ -175,7 +175,7 @@ class Work:
     def _start(loader: Loader) -> Server:
         command = [loader.python, str(ISOLATED_MAIN), "measuring.server:serve", "benchmarks.peers.worker:prepare"]
         # The libraries choose their threads, as in a script.
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"))
+        threads = dict.fromkeys(ONE_THREAD)
         environment = {**draw_environment(), **threads, "PYTHONPATH": str(ROOT)}
         request = {"peer": loader.row.peer, "may_fork": False}
         return Server(loader.row.name, command, request, timeout=TIMEOUT_SECONDS, environment=environment)

@@ -1,8 +1,8 @@
 """SPDL: facebookresearch.github.io/spdl, "Building High-Performance DataLoaders".
 
 facebookresearch.github.io/spdl/latest/optimization_guide/resolution.html advises to adjust the concurrency: 4 or 8 on
-large machines, and fewer if the work is bound by the CPU, as here ("noisy neighbour"). So it is tuned around the number
-of CPUs, with the size of the sink and `use_thread_output_queue`, "for lower-latency batch handoff".
+large machines, and fewer if the work is bound by the CPU, as here ("noisy neighbour"). Its `settings` are around the
+number of CPUs, with the size of the sink and `use_thread_output_queue`, "for lower-latency batch handoff".
 
 One stage loads a whole batch, whose indices come from the source: .../spdl/latest/best_practice.html says not to make
 tensors of single images, and with `aggregate` every record would pass through the one thread of the event loop. One

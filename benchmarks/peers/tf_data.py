@@ -1,6 +1,6 @@
 """tf.data: tensorflow.org/guide/data_performance: parallel `map`, `prefetch`, and arithmetic on whole batches.
 
-The guide advises `tf.data.AUTOTUNE` for `map` and `prefetch`, the default here; the tuner also tries fixed values. The
+The guide advises `tf.data.AUTOTUNE` for `map` and `prefetch`, the default here; `settings` have fixed values, too. The
 options (tensorflow.org/api_docs/python/tf/data/Options) are a private pool with one thread a worker, one thread for
 each operation, because `map` is the parallel one, and no fixed order of the records in an epoch. With AUTOTUNE an
 iterator ends only when its tuning thread next wakes up, 1.3, 2.5 or 5.1 s after its start: 1,600 images/s became 800.
@@ -52,14 +52,31 @@ class Epochs:
         self._iterator = iterator
 
 
-def make_options(workers: int, autotune: bool, deterministic: bool) -> Any:
-    """Return the options of a data set."""
+def _epochs(
+    records: Any,
+    count: int,
+    finish: Any,
+    batch_size: int,
+    workers: int,
+    autotune: bool,
+    buffer_size: int,
+    deterministic: bool,
+) -> Epochs:
+    """Return epochs of a data set of `count` records, loaded in batches, of which `finish` makes images and labels."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = workers
     options.threading.max_intra_op_parallelism = 1
     options.deterministic = deterministic
     options.autotune.enabled = autotune
-    return options
+    calls = tf.data.AUTOTUNE if autotune else workers
+    dataset = (
+        records.batch(batch_size)
+        .repeat()
+        .map(finish, num_parallel_calls=calls, deterministic=True)  # no batch leaves its epoch
+        .prefetch(tf.data.AUTOTUNE if autotune else buffer_size)
+        .with_options(options)
+    )
+    return Epochs(dataset, -(-count // batch_size))
 
 
 def load_jpeg(
@@ -103,18 +120,9 @@ def _load_photographs(
         return (tf.transpose(pixels, (0, 3, 1, 2)) - PIXEL_MEAN) * PIXEL_SCALE, labels
 
     files, labels = list_photographs(path)
-    calls = tf.data.AUTOTUNE if autotune else workers
-    dataset = (
-        tf.data.Dataset.from_tensor_slices(([str(file) for file in files], labels))
-        .shuffle(len(files))
-        .map(load, num_parallel_calls=calls)
-        .batch(batch_size)
-        .repeat()
-        .map(normalise, num_parallel_calls=calls, deterministic=True)  # no batch leaves its epoch
-        .prefetch(tf.data.AUTOTUNE if autotune else buffer_size)
-        .with_options(make_options(workers, autotune, deterministic))
-    )
-    return Epochs(dataset, -(-len(files) // batch_size))
+    dataset = tf.data.Dataset.from_tensor_slices(([str(file) for file in files], labels)).shuffle(len(files))
+    records = dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE if autotune else workers)
+    return _epochs(records, len(files), normalise, batch_size, workers, autotune, buffer_size, deterministic)
 
 
 @tf.function(jit_compile=True)
@@ -141,18 +149,9 @@ def load_files(
         return normalise_kept(tf.io.decode_raw(records, tf.uint8)), labels
 
     files, labels = sorted(Path(folder).glob("*.pixels")), np.load(f"{folder}/labels.npy")
-    calls = tf.data.AUTOTUNE if autotune else workers
-    dataset = (
-        tf.data.Dataset.from_tensor_slices(([str(file) for file in files], labels))
-        .shuffle(len(files))
-        .map(read, num_parallel_calls=calls)
-        .batch(batch_size)
-        .repeat()
-        .map(load, num_parallel_calls=calls, deterministic=True)  # no batch leaves its epoch
-        .prefetch(tf.data.AUTOTUNE if autotune else buffer_size)
-        .with_options(make_options(workers, autotune, deterministic))
-    )
-    return Epochs(dataset, -(-len(files) // batch_size))
+    dataset = tf.data.Dataset.from_tensor_slices(([str(file) for file in files], labels)).shuffle(len(files))
+    records = dataset.map(read, num_parallel_calls=tf.data.AUTOTUNE if autotune else workers)
+    return _epochs(records, len(files), load, batch_size, workers, autotune, buffer_size, deterministic)
 
 
 def prepare_records(path: str, folder: str) -> None:
@@ -173,18 +172,13 @@ def load_records(
 
     shards, count = sorted(map(str, Path(folder).glob("*.tfrecord"))), len(np.load(f"{folder}/labels.npy"))
     calls = tf.data.AUTOTUNE if autotune else workers
-    dataset = (
+    records = (
         tf.data.Dataset.from_tensor_slices(shards)
         .shuffle(len(shards))
         .interleave(tf.data.TFRecordDataset, cycle_length=len(shards), num_parallel_calls=calls)
         .shuffle(1000)
-        .batch(batch_size)
-        .repeat()
-        .map(load, num_parallel_calls=calls, deterministic=True)  # no batch leaves its epoch
-        .prefetch(tf.data.AUTOTUNE if autotune else buffer_size)
-        .with_options(make_options(workers, autotune, deterministic))
     )
-    return Epochs(dataset, -(-count // batch_size))
+    return _epochs(records, count, load, batch_size, workers, autotune, buffer_size, deterministic)
 
 
 SETTINGS = {

@@ -202,22 +202,14 @@ def _equal_arms(random: np.random.Generator, noise: str, rivals: int, rounds: in
     return {arm: dict(enumerate(np.exp(logs[:, arm]).tolist())) for arm in range(rivals + 1)}
 
 
-def _together(walls: Walls) -> list[Interval]:
-    return list(ratio_intervals(walls, 0).values())
-
-
 def _alone(walls: Walls, confidence: float = CONFIDENCE) -> list[Interval]:
     return [ratio_interval(paired_ratios(walls[each], walls[0]), confidence) for each in walls if each]
 
 
-def _bonferroni(walls: Walls) -> list[Interval]:
-    return _alone(walls, 1 - (1 - CONFIDENCE) / (len(walls) - 1))
-
-
 METHODS: Mapping[str, Callable[[Walls], list[Interval]]] = {
-    "together (max-t)": _together,
+    "together (max-t)": lambda walls: list(ratio_intervals(walls, 0).values()),
     "each alone (signed-rank)": _alone,
-    "Bonferroni (signed-rank)": _bonferroni,
+    "Bonferroni (signed-rank)": lambda walls: _alone(walls, 1 - (1 - CONFIDENCE) / (len(walls) - 1)),
 }
 
 

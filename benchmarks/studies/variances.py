@@ -100,7 +100,7 @@ def measure_server(cell: Cell, conditions: CellConditions, count: int, epochs: i
     with Fleet(
         lambda _: start_server("a cell", "studies.variances:prepare", request, hash_seed=draw_hash_seed())
     ) as server:
-        server.renew()
+        server.wait_until_ready()
         began = time.monotonic()
         for number in range(2 * count):  # A, B, B, A
             walls[number % 4 in (1, 2)].append(list(server.sample(str(cell), {"number": number})["walls"]))

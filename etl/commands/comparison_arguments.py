@@ -69,7 +69,7 @@ def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="wait for the device after every step; by default one step is in flight while the next batch is loaded",
     )
-    compute.add_argument("--backend", choices=BACKENDS, default="auto")
+    compute.add_argument("--backend", choices=BACKENDS, default="auto", help="device of compute (default: auto)")
 
 
 def add_condition_arguments(how: Any) -> None:

@@ -16,7 +16,7 @@ INTERRUPTED = "no incomplete file was left, and the same command continues after
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, metavar="STORE", help="the store to read")
     parser.add_argument("target", type=Path, metavar="STORE", help="the store to write; must not exist")
-    parser.add_argument("--format", choices=presave.formats(), required=True)
+    parser.add_argument("--format", choices=presave.formats(), required=True, help="of the new store")
     parser.add_argument("--jobs", type=int, default=2, help="threads (default: 2)")
     parser.add_argument(
         "--trusted",

@@ -50,12 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="package.module:function that returns your own training step, step(batch), instead of a model; what only "
         "a model can show is then not looked at",
     )
-    parser.add_argument("--strategy", choices=STRATEGIES, default="async-raw", help="how SOURCE is loaded")
+    parser.add_argument(
+        "--strategy", choices=STRATEGIES, default="async-raw", help="how SOURCE is loaded (default: async-raw)"
+    )
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="records per batch (default: 32)")
-    parser.add_argument("--dtype", choices=tuple(DTYPES), default="float32")
-    parser.add_argument("--backend", choices=BACKENDS, default="auto")
+    parser.add_argument(
+        "--dtype", choices=tuple(DTYPES), default="float32", help="dtype of features and weights (default: float32)"
+    )
+    parser.add_argument("--backend", choices=BACKENDS, default="auto", help="device of compute (default: auto)")
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
-    parser.add_argument("--decoder", choices=PRESET_DECODERS, default="pillow")
+    parser.add_argument("--decoder", choices=PRESET_DECODERS, default="pillow", help="default: pillow")
     parser.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
     parser.add_argument("--batches", type=int, default=20, metavar="N", help="batches to train on (default: 20)")
     parser.add_argument(
@@ -159,11 +163,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
             more["pauses"] = watch_pauses(setup, arguments.batches)
         if arguments.objects:
             show_progress("the heap", 0, 1)
-
-            def run_epoch() -> None:
-                time_steps(setup, arguments.batches)
-
-            more["heap"] = look_at_heap(run_epoch)
+            more["heap"] = look_at_heap(lambda: time_steps(setup, arguments.batches))
     show_progress("the stages", 0, 1)
     workload.select(min(STAGE_RECORDS, len(workload.source)))  # all of their files are read, more than once
     return examination, {"stages": time_stages(workload, backend), **more}

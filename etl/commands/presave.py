@@ -32,7 +32,7 @@ CONNECT_SECONDS = 5
 
 
 # Said after Ctrl-C.
-INTERRUPTED = "no incomplete file was left, and the same command continues after the last whole shard"
+INTERRUPTED = "no incomplete file was left, and the same command continues a store after its last whole shard"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -40,9 +40,11 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any] | None]] = {
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments that `compare` and `tune` share: the options of the command line, with its defaults.
+    """Keyword arguments that `compare` and `tune` share: options of the command line, with its defaults, and `seed`.
 
-    `etl compare --help` describes each. Sizes are bytes or text such as "2GB", times seconds or text such as "10min".
+    `seed` decides on the order of the records and the initial weights. `etl compare --help` describes the others.
+    Options that describe the source are arguments of its class, such as `etl.Csv`. Sizes are bytes or text such as
+    "2GB", times seconds or text such as "10min".
     """
 
     backend: str
@@ -98,7 +100,7 @@ def compare(
     ----------
     source : str, Path, source or data set
         A path as `open_source` takes it, "package.module:function", a sequence of records, a map-style data set, or a
-        function that returns one of these.
+        function that returns one of these. A table with labels is `etl.Csv("table.csv", label="kind")`.
     strategies : sequence or dict, optional
         Strategies to compare, by default those of `etl compare`. The first is the reference. Each is a name ("raw",
         "presaved", "package.module:function") or a function or class that is called with what its parameters ask for

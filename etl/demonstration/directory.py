@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from presave.errors import explain_disk_error
-from presave.files import UNFINISHED
+from presave.files import UNFINISHED, set_mode
 from presave.folder_lock import NO_LOCKS
 
 MARKER = "dataset.json"
@@ -41,7 +41,7 @@ def make_once(directory: str | Path, description: dict[str, Any], fill: Callable
         with _temporary_folder(target) as folder:
             fill(folder)
             (folder / MARKER).write_text(json.dumps(description, indent=1) + "\n")
-            folder.chmod(0o755)  # until now, it is private to its owner
+            set_mode(folder, 0o755)  # until now, it is private to its owner
             try:
                 os.rename(folder, target)
             except OSError:

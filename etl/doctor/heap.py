@@ -47,7 +47,7 @@ class Heap:
     leaks: list[Growth]
 
 
-def look_at_heap(run_epoch: Callable[[], None]) -> Heap:
+def look_at_heap(run_epoch: Callable[[], object]) -> Heap:
     """Run a few epochs to find types that leak, and count the objects on the heap."""
     leaks = _leaks(run_epoch)
     counts, sizes = _census()
@@ -55,7 +55,7 @@ def look_at_heap(run_epoch: Callable[[], None]) -> Heap:
     return Heap(sum(counts.values()), sorted(types, key=lambda each: -each.nbytes), leaks)
 
 
-def _leaks(run_epoch: Callable[[], None]) -> list[Growth]:
+def _leaks(run_epoch: Callable[[], object]) -> list[Growth]:
     """Return the types that grow by `MIN_GROWTH` or more in every epoch except the first, which fills caches."""
     counts: list[Counter[str]] = []
     for _ in range(EPOCHS):

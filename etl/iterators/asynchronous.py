@@ -272,7 +272,7 @@ class AsyncIterator(AheadIterator):
             prefetcher = ProcessPrefetcher(plans, prefetch_size, cursor, name_error, self._worker_pool, make_thread)
         if self._memory_budget is not None:
             prefetcher.fit = partial(_fit_into, self._memory_budget, hold)
-        epoch = _Epoch(self, prefetcher, self._timeout)
+        epoch = _Epoch(self, prefetcher)
         self._running = weakref.ref(epoch)
         prefetcher.start()
         return epoch
@@ -372,10 +372,9 @@ class AsyncIterator(AheadIterator):
 class _Epoch(Iterator[Batch]):
     """One epoch in progress."""
 
-    def __init__(self, iterator: AsyncIterator, prefetcher: Prefetcher, timeout: float | None) -> None:
+    def __init__(self, iterator: AsyncIterator, prefetcher: Prefetcher) -> None:
         self._iterator = iterator
         self._prefetcher = prefetcher
-        self._timeout = timeout
         # Also when the caller drops the epoch, and at the latest when the interpreter exits.
         self._end = interrupts.end_with(self, prefetcher.stop)
         self._is_over = False
@@ -395,7 +394,7 @@ class _Epoch(Iterator[Batch]):
             batch_boundary()
             iterator = self._iterator
             try:
-                while (plan := self._prefetcher.take(self._timeout)) is not None:
+                while (plan := self._prefetcher.take(iterator._timeout)) is not None:
                     if plan.skipped:
                         iterator._skipped.add(plan)
                     iterator._after = plan.after

@@ -18,6 +18,7 @@ from etl.sources.identity import store_digests
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
 from presave.store import ragged_of
+from presave.thread_safety import is_torch_subset
 
 
 class PresavedIterator(IndexedIterator):
@@ -35,6 +36,8 @@ class PresavedIterator(IndexedIterator):
 
     Raises
     ------
+    TypeError
+        If `store` is a torch `Subset` of one, which is a source of `RawIterator`.
     ValueError
         If another pipeline wrote the store, or the pipeline was split after another stage; and as for `RawIterator`.
     StoreError
@@ -65,6 +68,8 @@ class PresavedIterator(IndexedIterator):
         padding: Padding | None = None,
         bucket_records: int | None = None,
     ) -> None:
+        if is_torch_subset(store):
+            raise TypeError("a Subset is not a store: pass it to etl.RawIterator, with the same pipeline")
         self._owns_store = not isinstance(store, presave.Store)
         self._store = store if isinstance(store, presave.Store) else presave.open_store(store)
         check_remainder(self._store, pipeline)

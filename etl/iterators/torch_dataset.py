@@ -28,9 +28,10 @@ class TorchDataset(IterableDataset[Any]):
 
     As with a DataLoader, every loop over it is an epoch of its own, with its own order, whether it was left early or
     not; `set_epoch(n)` chooses which. Make it once, not in each epoch: a new view repeats an epoch that was left early.
-    torchdata's `StatefulDataLoader` and Lightning save and restore `state_dict` and `load_state_dict`. Under
-    torch.distributed give each rank its part: `TorchDataset(iterator.shard(rank, world_size))`; but give Accelerate all
-    records, since its main process reads for all others and divides what it has read.
+    torchdata's `StatefulDataLoader` saves and restores `state_dict` and `load_state_dict`. Lightning restores them
+    within an epoch alone, and Accelerate numbers the epochs itself: with these, call `set_epoch` before every epoch.
+    Under torch.distributed give each rank its part: `TorchDataset(iterator.shard(rank, world_size))`; but give
+    Accelerate all records, since its main process reads for all others and divides what it has read.
 
     Parameters
     ----------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from inspect import isgenerator
 from numbers import Integral
 from typing import Any
 
@@ -178,7 +179,9 @@ class UserLoaderIterator(BatchIterator):
 
     def close(self) -> None:
         self._closed = True
-        call_optional(self._batches, "close")
+        # A generator in which a thread still waits cannot be closed: it is when nothing refers to it any more.
+        if not (isgenerator(self._batches) and self._batches.gi_running):
+            call_optional(self._batches, "close")
 
     def _part(self) -> tuple[int, int]:
         """Return the rank and the number of ranks of a sampler or data set that tells them, such as a

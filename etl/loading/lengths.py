@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 import presave
 from etl.loading.padding import Padding
 from etl.sources.record import RecordSequence, source_name
-from etl.stages.fields import MASKS, batch_fields, group_of
+from etl.stages.fields import MASKS, batch_fields
 from etl.stages.pipeline import Pipeline
 from etl.stages.stage import AnyStage, changes_length, is_of_etl
+from presave.schema import group_of
 from presave.store import ragged_of
 
 # Records whose shapes are read from a store in one call.

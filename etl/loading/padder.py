@@ -13,8 +13,9 @@ from etl.loading.batch_plan import Fields
 from etl.loading.lengths import Lengths
 from etl.loading.padding import Padding
 from etl.stages.collate import as_array, check_no_more, check_value, missing_field, write_value
-from etl.stages.fields import MASKS, batch_fields, check_same_places, group_of, mask_of, masked_by
+from etl.stages.fields import MASKS, batch_fields, check_same_places, mask_of, masked_by
 from presave import Record
+from presave.schema import group_of
 
 # What to do about other shapes of a field that is padded, and of one that is not.
 PADDED = "padding fills up the first axis alone: make the others alike, or put the axis that varies first"

@@ -10,7 +10,8 @@ import numpy as np
 
 from etl.arguments import refuse_string, whole_number
 from etl.stages.dtypes import is_floating
-from etl.stages.fields import MASKS, group_of
+from etl.stages.fields import MASKS
+from presave.schema import group_of
 
 
 @dataclass(frozen=True)

@@ -190,8 +190,7 @@ def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception
     """Return the exception to raise for an error while a record was loaded.
 
     It is a `RecordError` that names record and stage; for a `MemoryError`, a `MemoryError` that does. An error that is
-    not the record's fault is returned unchanged: a missing package, the index of a record that is not there, a defect
-    of collating.
+    not the record's fault is returned unchanged: a missing package, the index of a record that is not there.
     """
     if is_shortage(error):
         error = OSError(f"{error}; {SHORTAGE_ADVICE.format(max_open_files())}")
@@ -199,10 +198,7 @@ def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception
         return MemoryError(str(record_error(source, cursor.record, pipeline.name_at(cursor.stage), error)))
     if cursor.stage == READING:
         is_unrelated = isinstance(error, IndexError) and not 0 <= cursor.record < len(source)
-    elif cursor.stage == COLLATING:
-        # A number that overflows is one of the last two, if the program makes errors of such warnings.
-        is_unrelated = not isinstance(error, (ValueError, TypeError, FloatingPointError, RuntimeWarning))
-    else:
+    else:  # collating is where a field is read if the record reads it when it is asked for, as that of an .npz file
         is_unrelated = isinstance(error, UNRELATED_TO_THE_RECORD)
     if is_unrelated:
         return error

@@ -70,11 +70,6 @@ class Fleet:
                 total += psutil.Process(server.pid).memory_full_info().uss
         return total
 
-    def renew(self) -> None:
-        """Start other servers, and wait until they are ready."""
-        self.end_servers()
-        self.wait_until_ready()
-
     def begin(self) -> None:
         """Start the servers that do not run, without waiting until they are ready."""
         self._each(self._started)

@@ -52,9 +52,11 @@ def place_in(text: str, newest_first: bool = False) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error`, its cause, the cause of that, and so on."""
+    """Yield `error`, its cause, and so on; each once, because `raise error from error` makes it its own cause."""
     following: BaseException | None = error
-    while following is not None:
+    seen: set[int] = set()
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
         yield following
         following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
 

@@ -163,7 +163,8 @@ class Server:
     def ask(self, request: Request) -> Answer:
         """Send `request`, which opens a session or belongs to the open one, and return the answer."""
         self.send(request)
-        return self.receive()
+        answer: Answer = self._receive()["answer"]
+        return answer
 
     def end_session(self) -> None:
         """End the open session and wait until its process has ended."""
@@ -185,11 +186,6 @@ class Server:
             self._requests.flush()
         except BrokenPipeError:
             raise self._ended() from None
-
-    def receive(self) -> Answer:
-        """Return the answer to the last request."""
-        answer: Answer = self._receive()["answer"]
-        return answer
 
     def _receive(self) -> Answer:
         until = time.monotonic() + self.timeout

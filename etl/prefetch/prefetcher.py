@@ -99,7 +99,7 @@ class Prefetcher:
         # The eventfd of a thread that waits for more than `_has_work`; -1 if there is none.
         self._bell = -1
 
-    def take(self, timeout: float | None = None) -> AnyPlan | None:
+    def take(self, timeout: float | None) -> AnyPlan | None:
         """Wait for the next batch and return it; None at the end of the epoch. Workers begin another in its place.
 
         Raises

@@ -60,6 +60,9 @@ def start_process(start_method: str, program: str, arguments: dict[str, Any]) ->
     if getattr(current, "_inheriting", False):
         raise RuntimeError(ADVICE)
     main = {key: value for key, value in spawn.get_preparation_data("").items() if key in MAIN_KEYS}
+    script = main.get("init_main_from_path")
+    if script is not None and not os.path.exists(script):  # noqa: PTH110 - standard input, which no worker can import
+        main = {}
     arguments = {**arguments, "main": main}
     deadline = time.monotonic() + SERVER_PATIENCE_SECONDS
     while True:

@@ -58,6 +58,7 @@ class Cifar10(FileIdentity):
         self.options = {"files": [file.name for file in self.files]}
         self.name = str(path) if isinstance(path, (str, Path)) else ", ".join(map(str, path))
         self._ends = list(accumulate(_count_records(file) for file in self.files))
+        self.files = [file.absolute() for file in self.files]  # before records are read, the working folder may change
         self.classes = _read_classes(self.files[0].parent / CLASSES_FILE)
         self._maps: dict[Path, np.ndarray] = {}
 

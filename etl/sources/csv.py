@@ -132,6 +132,7 @@ class Csv(FileIdentity):
         self._starts = np.concatenate([*starts, [end]])
         self._labels: Labels | None = Targets(dtype) if regression else finder.result() if finder is not None else None
         self.classes = None if self._labels is None else self._labels.classes
+        self.path = self.path.absolute()  # before records are read, the working folder may change
         self._file = PositionedFile(self.path)
         self._read_block = _block_reader(self._file, self._starts)
 

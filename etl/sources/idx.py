@@ -60,10 +60,11 @@ class Idx(FileIdentity):
 
     def __init__(self, images: str | Path, labels: str | Path) -> None:
         self.name = str(images)
-        self.images_path = Path(images)
-        self.labels_path = Path(labels)
-        self._images: np.ndarray | None = read_idx(self.images_path)
-        self._labels: np.ndarray | None = read_idx(self.labels_path)
+        # A copy that opens the files again may have another working folder.
+        self.images_path = Path(images).absolute()
+        self.labels_path = Path(labels).absolute()
+        self._images: np.ndarray | None = read_idx(Path(images))
+        self._labels: np.ndarray | None = read_idx(Path(labels))
         if self._labels.ndim != 1 or self._labels.dtype.kind not in "iu":
             raise ValueError(f"{labels} is not a file of labels: {self._labels.dtype} of shape {self._labels.shape}")
         if len(self._images) != len(self._labels):

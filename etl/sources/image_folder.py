@@ -61,8 +61,8 @@ class ImageFolder(Identified):
 
     def __init__(self, root: str | Path, *, follow_links: bool = False, allow_empty: bool = False) -> None:
         self.name = str(root)
-        self.root = Path(root)
-        walk = FolderWalk(self.root, suffixes(), follow_links, "not images")
+        self.root = Path(root).absolute()  # before records are read, the working folder may change
+        walk = FolderWalk(Path(root), suffixes(), follow_links, "not images")
         found: dict[str, list[str]] = {}
         for entry in walk.entries():
             if entry.is_dir():

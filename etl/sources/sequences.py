@@ -141,6 +141,7 @@ class Sequences(Identified):
             self.classes = list(folders)
             self._labels = [number for number, files in enumerate(folders.values()) for _ in files]
         walk.left_out.warn(self.name)
+        self._root = self._root.absolute()  # before records are read, the working folder may change
         self._lengths: NDArray[np.int64] | None = None
         self.ragged = ("features",) if label is None else ("features", "label")
 

@@ -102,6 +102,8 @@ class Tar(FileIdentity):
             self._number_names()
         elif self.classes is not None:
             self._check_labels_below(len(self.classes))
+        # Before records are read, the working folder may change.
+        self.shards = [each.absolute() for each in self.shards]
         self._open = lru_cache(OPEN_SHARDS)(PositionedFile)
         for index in self._indices:
             left_out.update(_counts(index.left_out, ""), "members that are neither image nor label")

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from presave import Record
+from presave.schema import group_of
 
 # The fields of a record that become a batch.
 GROUPS = ("features", "label", "features_mask", "labels_mask")
@@ -57,12 +58,6 @@ def unflatten(fields: Mapping[str, Any]) -> dict[str, Any]:
             places = count_places(masked_by(group), fields) or count_places(group, fields)
             record[group] = tuple(fields.get(f"{group}.{place}") for place in range(places))
     return record
-
-
-def group_of(name: str) -> str:
-    """Return the name of a field without its place in a tuple: "features" for "features.0" and for "features"."""
-    group, _, place = name.rpartition(".")
-    return group if place.isdecimal() and group else name
 
 
 def mask_of(name: str) -> str:

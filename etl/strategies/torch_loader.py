@@ -32,7 +32,7 @@ def torch_settings(loader: Any, cpus: int) -> dict[str, tuple[Value, ...]]:
         return {}
     torch = sys.modules["torch"]
     workers = _worker_counts(cpus)
-    if _is_iterable(loader):
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         # Each worker may end with an incomplete batch. A comparison allows at least as many of them as there are CPUs.
         workers = tuple(each for each in workers if each <= (cpus if _is_divided(loader) else 1))
     found: dict[str, tuple[Value, ...]] = {
@@ -149,10 +149,6 @@ def _has_started(loader: Any) -> bool:
     """Return True if `loader` holds an iterator of its own, beside the one that DataLoader keeps for its next epoch."""
     iterator = sys.modules["torch.utils.data"].dataloader._BaseDataLoaderIter
     return any(isinstance(value, iterator) for name, value in vars(loader).items() if name != "_iterator")
-
-
-def _is_iterable(loader: Any) -> bool:
-    return isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset)
 
 
 def _is_divided(loader: Any) -> bool:

@@ -65,6 +65,8 @@ class Checkpoint:
         self._every = None if every is None else whole_number("every", every, least=1)
         self._training: Training | None = None
         self._unsaved = 0
+        # Of the last iteration: a loader may name the epoch of its next loop.
+        self._epoch = 0
 
     def training_started(self, training: Training) -> None:
         """Go on from the file, if it is there."""
@@ -84,7 +86,7 @@ class Checkpoint:
 
     def iteration_done(self, iteration: Iteration) -> None:
         """Save if it is time; after the last batch of an epoch, `epoch_done` does."""
-        self._unsaved += 1
+        self._unsaved, self._epoch = self._unsaved + 1, iteration.epoch
         training = self._running
         if self._every is None or self._unsaved < self._every or not training.are_models_equal:
             return
@@ -103,7 +105,7 @@ class Checkpoint:
         self._training = None
         if self._unsaved and not training.failed and training.ranks.rank == 0:
             warnings.warn(
-                f"epoch {training.iterator.epoch} was stopped after iterations that are not in {self._path}: "
+                f"epoch {self._epoch} was stopped after iterations that are not in {self._path}: "
                 f"{self._unsaved:,}. These batches cannot be resumed within an epoch, so a program that is run again "
                 "trains on all of it, by the model before it; RawIterator and PresavedIterator resume at any batch",
                 UserWarning,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.arguments import describe, whole_number
 from etl.iterators import BatchIterator
-from etl.iterators.iterator import close_epoch
+from etl.iterators.iterator import call_optional, close_epoch
 from etl.iterators.user_loader import as_iterator, is_exhausted_by_iterating
 from etl.loading.batch import Batch, as_batch
 from etl.measuring.structure import count_batches
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from etl.training.training import Training
 
 Evaluation = Callable[["torch.nn.Module"], float]
+_USES_UP = "evaluate needs batches of its own: evaluating would use up epochs of the training"
 
 
 class EarlyStopping:
@@ -58,8 +59,8 @@ class EarlyStopping:
     Raises
     ------
     ValueError
-        If an argument is invalid, or another one on another rank; if there are no batches to evaluate; if a score is
-        not a number.
+        If an argument is invalid, or another one on another rank; if there are no batches to evaluate, or they are
+        those of the training; if a score is not a number.
 
     Notes
     -----
@@ -211,7 +212,7 @@ class EarlyStopping:
         if self._calls:
             return lambda: self._call(training)
         if self._evaluate is training.iterator:
-            raise ValueError("evaluate needs batches of its own: evaluating would use up epochs of the training")
+            raise ValueError(_USES_UP)
         if is_exhausted_by_iterating(self._evaluate):
             raise ValueError(
                 f"{describe(self._evaluate)} can be evaluated once only; pass an iterable that begins again"
@@ -225,7 +226,7 @@ class EarlyStopping:
         return lambda: self._mean_loss(training, part)
 
     def _call(self, training: Training) -> float:
-        score = _evaluating(training.model, lambda: float(self._evaluate(training.model)))
+        score = _evaluating(training, lambda: float(self._evaluate(training.model)))
         return _mean([(score, 1)], training.ranks)
 
     def _mean_loss(self, training: Training, batches: BatchIterator) -> float:
@@ -239,12 +240,14 @@ class EarlyStopping:
                 for batch in epoch:
                     kept = _without_repeated(training.backend.put(as_batch(batch)))
                     if kept.records:
-                        found.append((float(step.loss(kept)), _weight(kept)))
+                        weight = _weight(kept)
+                        # The mean of no losses, as of a record whose labels are all padding, is not a number.
+                        found.append((float(step.loss(kept)) if weight else 0.0, weight))
             finally:
                 close_epoch(epoch, batches)
             return found
 
-        own: list[tuple[float, float]] = _evaluating(training.model, losses)
+        own: list[tuple[float, float]] = _evaluating(training, losses)
         if not any(training.ranks.gather(len(own))):
             raise _nothing_to_evaluate(batches)
         return _mean(own, training.ranks)
@@ -254,18 +257,26 @@ def _nothing_to_evaluate(batches: BatchIterator) -> ValueError:
     return ValueError(f"evaluate has no batches; {no_batches_reason(batches)}")
 
 
-def _evaluating(model: torch.nn.Module, function: Callable[[], Any]) -> Any:
-    """Return what `function` returns with `model` in evaluation mode, without gradients."""
+def _evaluating(training: Training, function: Callable[[], Any]) -> Any:
+    """Return what `function` returns with the model in evaluation mode, without gradients.
+
+    Raises `ValueError` if it has used up an epoch of the training.
+    """
     import torch
 
+    model, epoch = training.model, training.iterator.epoch
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
-            return function()
+            found = function()
     finally:
         for module, mode in modes:
             module.training = mode
+    call_optional(training.iterator, "settle")  # at the epoch of the iterator that it wraps
+    if training.iterator.epoch != epoch:
+        raise ValueError(_USES_UP)
+    return found
 
 
 def _mean(values: list[tuple[float, float]], ranks: Ranks) -> float:

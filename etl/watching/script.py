@@ -128,7 +128,7 @@ def _prepared(script: Script) -> Callable[[], object]:
     """Return a function that runs the script, with `sys.argv`, `sys.path` and `__main__` as Python sets them."""
     sys.argv = [script.target, *script.arguments]
     if script.is_module:
-        sys.path[0] = str(Path.cwd())
+        _search_first(Path.cwd())
         try:
             spec = importlib.util.find_spec(script.target)
         except ImportError as error:  # of the package around it
@@ -141,13 +141,19 @@ def _prepared(script: Script) -> Callable[[], object]:
     main = types.ModuleType("__main__")
     main.__file__ = str(path)
     main.__dict__["__builtins__"] = builtins
-    sys.path[0] = str(path.resolve().parent)
+    _search_first(path.resolve().parent)
 
     def run() -> None:
         sys.modules["__main__"] = main
         exec(compile(text, str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - the user's script
 
     return run
+
+
+def _search_first(folder: Path) -> None:
+    """Let modules be found in `folder` instead of in the folder of this command."""
+    if not sys.flags.safe_path:  # with PYTHONSAFEPATH, neither is searched, and the first is one of PYTHONPATH
+        sys.path[0] = str(folder)
 
 
 def _within(error: BaseException, run: Callable[[], object]) -> Any:

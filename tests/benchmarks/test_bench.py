@@ -173,12 +173,10 @@ def test_the_full_profile_leaves_out_what_asv_has_but_not_the_suites_with_loader
 
 
 def test_a_preview_before_anything_is_published_says_what_publishes(tmp_path: Path) -> None:
-    makefile, environment = REQUIREMENTS.parents[1] / "Makefile", {**os.environ, "MAKEFLAGS": ""}
-    command = ["make", "--file", str(makefile), "preview"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "Nothing is published here yet: make bench" in done.stderr
-    assert not list(tmp_path.iterdir())  # no environment was made for that
+    made = make(tmp_path, "preview")
+    assert made.returncode == 2
+    assert "Nothing is published here yet: make bench" in made.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["Makefile"]  # no environment was made for that
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

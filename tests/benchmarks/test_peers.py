@@ -53,6 +53,10 @@ HERE = ("fair_etl", "torch_dataloader", "threads", "hdf5")
 PEER_FILES = Path(environments.__file__).parent
 
 
+def refuse(peer: str, folder: Path) -> str:
+    raise NotInstalled(f"no wheel of {peer}")
+
+
 @pytest.fixture
 def peers(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the command's module, which finds the photographs of the tests and works in a folder of its own."""
@@ -73,9 +77,6 @@ def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     folder = tmp_path_factory.mktemp("peers")
     # An earlier study was interrupted while it wrote these files.
     (folder / f"prepared-{PHOTOGRAPHS}" / "threads-load_memmap.unfinished").mkdir(parents=True)
-
-    def refuse(peer: str, folder: Path) -> str:
-        raise NotInstalled(f"no wheel of {peer}")
 
     with pytest.MonkeyPatch.context() as patch:
         module = importlib.import_module(MODULE)
@@ -598,9 +599,6 @@ def test_an_unknown_peer_or_program_is_refused(
 def test_without_our_own_loader_nothing_is_measured(
     peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(peer: str, folder: Path) -> str:
-        raise NotInstalled(f"no wheel of {peer}")
-
     monkeypatch.setattr(peers, "make_environment", refuse)
     samples = f"--samples={tmp_path / 'peers.jsonl'}"
     assert peers.main(["--only=threads", f"--python=threads={sys.executable}", samples]) == 2

@@ -191,6 +191,14 @@ def test_a_text_is_read_as_on_the_command_line_and_not_letter_by_letter() -> Non
         assert carried.strategies == ("raw", "presaved")
 
 
+def test_a_table_is_carried_with_the_column_of_its_label(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("width,height,kind\n1,2,0\n3,4,1\n")
+    table = etl.Csv(tmp_path / "table.csv", label="kind")
+    with carried_settings(table, "raw", make_step=None, model=None, pipeline=None, python=None) as carried:
+        found = etl.open_source(carried.source)
+    assert [found[index]["label"] for index in range(2)] == [0, 1]
+
+
 def test_a_partial_function_is_called_for_the_source_and_the_pipeline() -> None:
     given, others = partial(range, 3), {"make_step": None, "model": None, "python": None}
     with carried_settings(given, "raw", pipeline=given, **others) as carried:

@@ -16,7 +16,6 @@ from etl.comparison.run import comparison_rounds
 from etl.comparison.run.comparison_rounds import ComparisonRounds
 from etl.comparison.run.measuring_processes import InputError
 from etl.measuring.clock import Split
-from etl.measuring.noise import ProbeSeconds
 from etl.measuring.processes import MeasurementError
 from etl.measuring.sample import Recipe
 from tests.comparison_workloads import make_sample
@@ -174,19 +173,6 @@ def test_at_most_a_fifth_of_the_samples_is_taken_again_and_the_others_count_as_d
     assert len(made.gate.retaken) == 10 * len(CANDIDATES) // 5
     assert len(made.gate.disturbed) == 10 * len(CANDIDATES)
     assert {len(each) for each in made.samples.values()} == {10}
-
-
-def test_a_sample_is_disturbed_if_a_probe_was_slow_whatever_its_own_time() -> None:
-    class Slow(Machine):
-        def measure(self, candidate: Candidate, recipe: Recipe) -> AuditedSample:
-            sample = super().measure(candidate, recipe)
-            quiet, slow = ProbeSeconds(0.001, 0.01), ProbeSeconds(0.002, 0.01)
-            return replace(sample, probes=[quiet, slow if len(self.asked) == 20 else quiet])
-
-    made = make(Slow())
-    made.take(5)
-    (reason,) = made.gate.retaken
-    assert "the CPU was 2.00 times slower than at its quickest" in reason
 
 
 def test_an_error_while_measuring_is_not_taken_for_an_end() -> None:

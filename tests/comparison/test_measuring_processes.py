@@ -191,11 +191,20 @@ def test_an_interrupted_request_leaves_no_answer_for_the_next_and_no_process(
 
 def test_one_that_does_not_answer_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = servers()
-    monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 0.01)
+    for name, seconds in (("ANSWER_SECONDS", 0.01), ("MIN_FOREIGN_SECONDS", 0.0), ("FOREIGN_BUDGETS", 0.0)):
+        monkeypatch.setattr(processes_module, name, seconds)
     with MeasuringProcesses(make_workload(tmp_path), [0]) as processes:
-        with pytest.raises(MeasurementError, match=r"the comparison gave no answer for 0\.01 s"):
+        message = r"the comparison gave no answer for 0\.01 s.*; a higher --budget allows more time"
+        with pytest.raises(MeasurementError, match=message):
             processes.profile()
         assert servers() == before
+
+
+def test_a_long_comparison_waits_longer_for_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 0.01)  # as if it took hours
+    workload = make_workload(tmp_path, compute="simulated:1ms", budget_seconds=60.0)
+    with MeasuringProcesses(workload, [min(os.sched_getaffinity(0))]) as processes:
+        assert processes.load(RAW).etl_alone.total > 0
 
 
 @pytest.mark.slow

@@ -58,6 +58,18 @@ def test_a_store_of_another_pipeline_is_refused_as_a_source_too(store: presave.S
             load(source, etl.image_pipeline(9).after("resize"))
 
 
+def test_a_part_of_a_store_is_a_source_of_raw_iterator_as_the_error_says(store: presave.Store) -> None:
+    torch = pytest.importorskip("torch")
+    rest, chosen = PIPELINE.after("resize"), [30, 2, 17]
+    held_out = torch.utils.data.Subset(store, chosen)
+    with pytest.raises(TypeError, match=r"a Subset is not a store: pass it to etl\.RawIterator"):
+        etl.PresavedIterator(held_out, rest)
+    (whole,) = etl.PresavedIterator(store, rest, batch_size=40)
+    (part,) = etl.RawIterator(held_out, rest)
+    np.testing.assert_array_equal(part.features, whole.features[chosen])
+    np.testing.assert_array_equal(part.labels, whole.labels[chosen])
+
+
 def test_an_empty_pipeline_gives_what_is_stored(store: presave.Store) -> None:
     (batch,) = etl.PresavedIterator(store, etl.Pipeline([]), batch_size=40)
     np.testing.assert_array_equal(batch.features, store.gather(range(40))["features"])

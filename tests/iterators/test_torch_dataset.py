@@ -196,14 +196,17 @@ class Recorded(torch.nn.Linear):
         return super().forward(features)
 
 
-@pytest.mark.filterwarnings("ignore")  # of libraries about one another
-def test_lightning_trains_on_each_epochs_order(tmp_path: Path) -> None:
-    lightning: Any = pytest.importorskip("lightning.pytorch")
+def lightning_module(lightning: Any, view: etl.TorchDataset | None = None) -> Any:
+    """Return a module that keeps what Lightning gives it, and sets the epochs of `view`, if given."""
 
     class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = Recorded()
+
+        def on_train_epoch_start(self) -> None:
+            if view is not None:
+                view.set_epoch(self.current_epoch)
 
         def training_step(self, batch: Any, number: int) -> torch.Tensor:
             return torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
@@ -211,14 +214,40 @@ def test_lightning_trains_on_each_epochs_order(tmp_path: Path) -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), 0.01)
 
+    return Module()
+
+
+def lightning_trainer(lightning: Any, folder: Path, epochs: int) -> Any:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return lightning.Trainer(
+        accelerator="cpu", max_epochs=epochs, enable_checkpointing=False, default_root_dir=folder, **quiet
+    )
+
+
+@pytest.mark.filterwarnings("ignore")  # of libraries about one another
+def test_lightning_trains_on_each_epochs_order(tmp_path: Path) -> None:
+    lightning: Any = pytest.importorskip("lightning.pytorch")
     for wrap in (lambda view: view, lambda view: DataLoader(view, batch_size=None)):
-        module = Module()
-        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        trainer = lightning.Trainer(
-            accelerator="cpu", max_epochs=2, enable_checkpointing=False, default_root_dir=tmp_path, **quiet
-        )
+        module = lightning_module(lightning)
+        trainer = lightning_trainer(lightning, tmp_path, 2)
         trainer.fit(module, train_dataloaders=wrap(etl.TorchDataset(make_async())))
         assert module.model.seen == [batch for epoch in epochs_of(make_raw(), 2) for batch in epoch]
+
+
+@pytest.mark.filterwarnings("ignore")  # of libraries about one another
+def test_lightning_goes_on_after_a_whole_epoch_if_the_module_sets_the_epoch(tmp_path: Path) -> None:
+    # Lightning itself restores the state of a loader from a checkpoint within an epoch alone.
+    lightning: Any = pytest.importorskip("lightning.pytorch")
+    checkpoint = str(tmp_path / "epoch.ckpt")
+    for wrap in (lambda view: view, lambda view: DataLoader(view, batch_size=None)):
+        seen: list[Any] = []
+        for epochs, resumed in ((1, None), (2, checkpoint)):
+            view = etl.TorchDataset(make_async())
+            module, trainer = lightning_module(lightning, view), lightning_trainer(lightning, tmp_path, epochs)
+            trainer.fit(module, train_dataloaders=wrap(view), ckpt_path=resumed)
+            trainer.save_checkpoint(checkpoint)
+            seen += module.model.seen
+        assert seen == [batch for epoch in epochs_of(make_raw(), 2) for batch in epoch]
 
 
 @pytest.mark.filterwarnings("ignore")  # of libraries about one another
@@ -228,6 +257,18 @@ def test_accelerate_gives_each_epochs_order() -> None:
     for wrap in (lambda view: view, lambda view: DataLoader(view, batch_size=None)):
         loader = accelerator.prepare(wrap(etl.TorchDataset(make_async())))
         assert [labels_of(loader) for _ in range(2)] == epochs_of(make_raw(), 2)
+
+
+@pytest.mark.filterwarnings("ignore")  # of libraries about one another
+def test_accelerate_goes_on_after_an_epoch_left_early_if_the_loop_sets_the_epoch() -> None:
+    # Accelerate itself sets the number of whole epochs, and would begin the same one again.
+    accelerate: Any = pytest.importorskip("accelerate")
+    loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(etl.TorchDataset(make_async()), batch_size=None))
+    seen = []
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        seen.append(labels_of(islice(loader, 2)))
+    assert seen == [epoch[:2] for epoch in epochs_of(make_raw(), 3)]
 
 
 @pytest.mark.filterwarnings("ignore")  # of libraries about one another

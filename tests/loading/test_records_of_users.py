@@ -72,6 +72,56 @@ def test_fields_that_no_batch_has_are_not_computed(wrap: Callable[[Any], Any]) -
     assert "digests" not in iterator.state_dict()  # that would need all fields
 
 
+class Archives:
+    """An .npz file for each record, of which numpy reads a field when it is asked for; that of record 2 is damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = [folder / f"{number}.npz" for number in range(4)]
+        for number, file in enumerate(self._files):
+            np.savez(file, features=np.full(4, number, np.float32), label=np.int64(number))
+        content = self._files[2].read_bytes()
+        self._files[2].write_bytes(content.replace(np.full(4, 2, np.float32).tobytes(), bytes(16)))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> Any:
+        return np.load(self._files[index])
+
+    def describe(self, index: int) -> str:
+        return self._files[index].name
+
+
+@pytest.mark.parametrize("padding", [None, Padding()])
+@pytest.mark.parametrize("wrap", [lambda raw: raw, etl.AsyncIterator])
+def test_a_field_that_fails_when_it_is_asked_for_is_the_fault_of_its_record(
+    wrap: Callable[[Any], Any], padding: Padding | None, tmp_path: Path
+) -> None:
+    archives = Archives(tmp_path)
+    with pytest.raises(RecordError, match=r"record 2 of Archives \(2.npz\): failed at stage 'collate': Bad CRC-32"):
+        list(wrap(etl.RawIterator(archives, NOTHING, 2, padding=padding)))
+    skipping = wrap(etl.RawIterator(archives, NOTHING, 2, padding=padding, on_error="skip"))
+    with pytest.warns(UserWarning, match=r"left out 1 of 4 records: record 2 of Archives \(2.npz\)"):
+        assert [batch.labels.tolist() for batch in skipping] == [[0, 1], [3]]
+
+
+class Drawn(Lazy):
+    """A record whose label comes from an iterator that is at its end, except for that of the first ones."""
+
+    def __getitem__(self, name: str) -> Any:
+        return super().__getitem__(name) if name != "label" or self._number < 2 else next(iter(()))
+
+
+@pytest.mark.parametrize("options", [{"threads": 2}, {"workers": "process", "processes": 1}])
+def test_a_field_that_raises_stop_iteration_does_not_end_the_epoch(options: dict[str, Any]) -> None:
+    raw = etl.RawIterator([Drawn(number) for number in range(4)], NOTHING, 2)
+    with (
+        etl.AsyncIterator(raw, **options) as iterator,
+        pytest.raises(RecordError, match=r"record 2 of .*: StopIteration"),
+    ):
+        list(iterator)
+
+
 class Readings:
     """A source that only one thread may read, so that records are copied when a batch is planned with them."""
 

@@ -261,6 +261,25 @@ def test_a_defect_of_the_program_is_no_fault_of_a_record_unless_it_was_handled()
     assert not is_fault_of_record(TimeoutError())
 
 
+def raise_again(record: Record) -> Record:
+    try:
+        return refuse_bad(record)
+    except ValueError as error:
+        raise error from error  # as in many data sets: it is its own cause
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_that_is_its_own_cause_is_that_of_its_record(threads: int) -> None:
+    def make(**options: Any) -> BatchIterator:
+        raw = etl.RawIterator(RECORDS, etl.Pipeline([raise_again]), 4, **options)
+        return etl.AsyncIterator(raw, threads=threads) if threads else raw
+
+    with pytest.raises(RecordError, match="record 0 of list: failed at stage 'raise_again': number 0 is bad"):
+        list(make())
+    with pytest.warns(UserWarning, match=f"left out {len(BAD)} of {COUNT} records"):
+        assert sum(batch.records for batch in make(on_error="skip")) == COUNT - len(BAD)
+
+
 @pytest.mark.parametrize("threads", [0, 2])
 def test_files_that_cannot_be_opened_for_lack_of_descriptors_are_not_skipped(threads: int, tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()

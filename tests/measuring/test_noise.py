@@ -229,6 +229,13 @@ def test_a_sample_that_is_disturbed_or_does_not_add_up_is_taken_again() -> None:
     assert gate.disturbed == []
 
 
+def test_a_probe_is_slow_beside_the_quickest_of_all_samples() -> None:
+    gate, good = NoiseGate(), taken()
+    slow = Taken([ProbeSeconds(2 * REFERENCE.cpu, REFERENCE.memory)] * 2)
+    assert pass_through(gate, [good], 5) is good
+    assert pass_through(gate, [slow, good], 5) is good
+
+
 @pytest.mark.parametrize(("count", "allowed"), [(0, 0), (4, 0), (5, 1), (9, 1), (40, 8)])
 @pytest.mark.parametrize(("bad", "other"), [(DISTURBED, BROKEN), (BROKEN, DISTURBED)], ids=["disturbed", "broken"])
 def test_a_fifth_of_the_samples_is_taken_again_for_either_reason(

@@ -39,6 +39,17 @@ def test_the_place_is_in_the_file_of_the_user_even_if_a_library_raises() -> None
     assert describe(np.stack, []).endswith("(describe)")
 
 
+def fail_again() -> None:
+    try:
+        fail("no image")
+    except ValueError as error:
+        raise error from error
+
+
+def test_an_error_that_is_its_own_cause_is_described_once() -> None:
+    assert describe(fail_again) == f"ValueError: no image, at test_places.py:{fail.__code__.co_firstlineno + 1} (fail)"
+
+
 def test_an_error_of_this_package_is_its_message() -> None:
     try:
         try:

@@ -96,6 +96,17 @@ def test_leaving_a_loop_leaves_the_thread_with_a_warning_that_names_the_batch(le
     end(live)
 
 
+def test_a_generator_in_which_a_thread_waits_is_closed_later_without_an_error() -> None:
+    live = Live()
+    iterator = etl.AsyncIterator(iter(live))
+    batches = iter(iterator)
+    next(batches), next(batches)
+    assert live.waits.wait(10)
+    with pytest.warns(RuntimeWarning, match="batch 2 of generator: not finished"):
+        iterator.close()
+    end(live)
+
+
 def test_an_error_of_the_step_is_shown_by_fit() -> None:
     torch = pytest.importorskip("torch")
     live = Live()

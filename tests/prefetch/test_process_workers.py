@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,22 @@ def test_a_missing_guard_is_called_that(tmp_path: Path, start_method: str, guard
     assert last.startswith("ChildProcessError: ")
     assert "cannot import the program's main script" in last
     assert "what it runs must be under if __name__ == '__main__':" in last
+
+
+def test_a_script_from_standard_input_needs_no_guard() -> None:
+    script = """
+import etl
+
+class Records:
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return {"features": [index], "label": index}
+
+with etl.AsyncIterator(etl.RawIterator(Records(), etl.Pipeline([]), 4), workers="process", processes=1) as batches:
+    print([int(label) for batch in batches for label in batch.labels])
+"""
+    command = [sys.executable, "-"]
+    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=180, check=False)
+    assert (done.stdout, done.stderr) == (f"{list(range(12))}\n", "")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import presave
-from presave import files, partial_store
+from presave import files, mapped_file, partial_store
 from presave.validate import MAX_DISK_COMPRESSION
 from tests.presave.records import FIRE, NBYTES, Numbered, fail_at, interrupt
 
@@ -43,6 +46,20 @@ def test_a_store_is_whole_in_a_folder_that_cannot_be_opened(tmp_path: Path, monk
     monkeypatch.setattr(os, "open", refuse)
     presave.write(tmp_path / "s", Numbered(60)).close()
     assert presave.verify(tmp_path / "s") == []
+
+
+@pytest.mark.parametrize("name", ["EPERM", "ENOTSUP", "EIO"])
+def test_stores_and_files_are_whole_where_permissions_cannot_be_set(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(monkeypatch, os, "chmod", getattr(errno, name))
+    presave.write(tmp_path / "s", Numbered(60)).close()
+    assert presave.verify(tmp_path / "s") == []
+    report = tmp_path / "report.json"
+    for content in (b"{}", b"[]"):
+        files.write_atomically(report, content, mode=files.usual_mode(report))
+        assert report.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "s"]
 
 
 @pytest.mark.parametrize("only_folders", [False, True], ids=["all", "folders"])
@@ -187,3 +204,39 @@ def test_a_store_is_read_where_the_size_of_a_cache_or_of_a_compressed_image_is_g
     (tmp_path / "s" / "y-00000.npy").unlink()
     with pytest.raises(presave.StoreError, match=r"it claims 40 records and [\d,]+ bytes, on a disk of 100 bytes"):
         presave.open_store(tmp_path / "s")
+
+
+def test_a_store_is_read_where_maps_cannot_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    libc = mapped_file._libc()
+
+    def refuse_shared(address: None, nbytes: int, protection: int, flags: int, descriptor: int, offset: int) -> Any:
+        if flags & mmap.MAP_PRIVATE:
+            return libc.mmap(address, nbytes, protection, flags, descriptor, offset)
+        ctypes.set_errno(errno.ENODEV)
+        return mapped_file.MAP_FAILED
+
+    without_shared = SimpleNamespace(mmap=refuse_shared, munmap=libc.munmap)
+    monkeypatch.setattr(mapped_file, "_libc", lambda: without_shared)
+    with presave.write(tmp_path / "s", Numbered(40), **SETTINGS) as store:
+        assert store.gather([39, 3])["y"].tolist() == [39, 3]
+
+
+def test_a_file_system_that_renames_no_folder_is_not_taken_for_too_many_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def rename_files(source: Path, target: Path) -> None:
+        if Path(source).is_dir():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(source), None, str(target))
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename_files)
+        with pytest.raises(presave.StoreError, match="s: its file system renames no folder of 13 files; mount gcsfuse"):
+            presave.write(tmp_path / "s", Numbered(60), **SETTINGS)
+    assert not (tmp_path / "s").exists()
+    again = Numbered(60)
+    presave.write(tmp_path / "s", again, **SETTINGS).close()
+    assert again.reads == [0]
+    assert presave.verify(tmp_path / "s") == []

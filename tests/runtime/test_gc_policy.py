@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 import etl
@@ -203,15 +202,6 @@ def test_a_window_waits_for_its_time() -> None:
             pass
         assert policy.audit().effect == "0 collections between batches, 0 others"
         assert not policy.audit().is_inert
-
-
-@pytest.mark.usefixtures("few_objects")
-def test_an_asynchronous_iterator_has_boundaries_when_the_caller_takes_a_batch() -> None:
-    records = [{"features": np.zeros(2, np.float32), "label": 0} for _ in range(8)]
-    loader = etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), batch_size=2))
-    with GcPolicy("window:0") as policy, loader:
-        assert sum(batch.records for batch in loader) == 8
-        assert policy.audit().effect == "5 collections between batches, 0 others"
 
 
 def test_a_custom_loop_announces_its_boundaries() -> None:

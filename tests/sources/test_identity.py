@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ import etl
 import presave
 from etl.loading import Padding
 from etl.sources import tar_index
-from etl.sources.identity import stamp
+from etl.sources.identity import source_digests, stamp
 from etl.sources.idx import write_idx
 from tests import csv_files, tar_files
 
@@ -109,6 +110,21 @@ def _begin(target: Path, source: Any) -> None:
 
 def _write(target: Path, source: Any, **settings: Any) -> None:
     presave.write(target, etl.records(source, NOTHING), shard_nbytes=1, **settings).close()
+
+
+@every_kind
+def test_a_source_stays_that_of_its_files_though_the_working_folder_changes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = KINDS[kind](tmp_path)
+    monkeypatch.chdir(tmp_path)
+    source = _open(path.relative_to(tmp_path))
+    monkeypatch.chdir("/")
+    expected = _open(path)
+    for each in (source, pickle.loads(pickle.dumps(source))):
+        found = [each[index]["features"].tobytes() for index in range(COUNT)]
+        assert found == [expected[index]["features"].tobytes() for index in range(COUNT)]
+        assert source_digests(each) == source_digests(expected)
 
 
 @every_kind

@@ -27,13 +27,6 @@ def task(**more: Any) -> Task:
     return Task(**given)
 
 
-def test_a_function_gets_what_its_parameters_name() -> None:
-    def load(workers: int, path: str, *, seed: int, batch_size: int) -> tuple[Any, ...]:
-        return workers, path, seed, batch_size
-
-    assert task(open_path=lambda: "photographs").call(load) == (3, "photographs", 7, 32)
-
-
 def test_every_documented_attribute_can_be_asked_for_by_name() -> None:
     made = task(open_path=lambda: "photographs", open_source=lambda: "records", open_pipeline=lambda: "stages")
     listed = str(Task.__doc__).partition("Attributes")[2]
@@ -78,14 +71,6 @@ def test_the_source_is_opened_only_for_a_function_that_asks_for_it() -> None:
 )
 def test_what_is_not_there_is_an_error_when_it_is_asked_for(load: Callable[..., Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"this task has no {name} in this process"):
-        task().call(load)
-
-
-def test_a_parameter_that_no_task_has_is_named_with_those_that_there_are() -> None:
-    def load(path: str, num_workers: int) -> None:
-        """Load."""
-
-    with pytest.raises(ValueError, match=r"load has a parameter 'num_workers'; it can ask for path, source, .*workers"):
         task().call(load)
 
 

@@ -133,11 +133,13 @@ def test_a_loader_without_a_position_resumes_at_the_start_of_an_epoch(tmp_path: 
 
 
 def test_iterations_that_a_loader_without_a_position_leaves_unsaved_are_warned_of(tmp_path: Path) -> None:
-    loader = DataLoader(TensorDataset(torch.randn(8, 6), torch.zeros(8, dtype=torch.long)), 4)
-    stopping, path = EarlyStopping(max_seconds=1e-9), tmp_path / "checkpoint"
-    with pytest.warns(UserWarning, match="epoch 0 was stopped after iterations that are not in .*checkpoint: 1"):
-        etl.fit(make_model(), loader, backend="cpu", epochs=2, listeners=[stopping, Checkpoint(path)])
-    assert not path.exists()
+    pairs = TensorDataset(torch.randn(8, 6), torch.zeros(8, dtype=torch.long))
+    loaders: list[Any] = [DataLoader(pairs, 4), etl.TorchDataset(raw(8))]
+    for batches in loaders:
+        stopping, path = EarlyStopping(max_seconds=1e-9), tmp_path / "checkpoint"
+        with pytest.warns(UserWarning, match="epoch 0 was stopped after iterations that are not in .*checkpoint: 1"):
+            etl.fit(make_model(), batches, backend="cpu", epochs=2, listeners=[stopping, Checkpoint(path)])
+        assert not path.exists()
 
 
 def test_an_iterator_of_ones_own_needs_no_state() -> None:

@@ -95,6 +95,19 @@ def test_labels_without_a_mask_weigh_as_many_as_there_are_records_beside_padded_
     assert _weight(batch) == 8 + 4
 
 
+def test_a_batch_whose_labels_are_all_padding_does_not_count() -> None:
+    # Such as a sequence without labels, in batches of one record.
+    whole = next(iter(raw(4, 4)))
+    labelled = Batch(whole.features, whole.labels, labels_mask=np.ones(4))
+    empty = Batch(whole.features, whole.labels, labels_mask=np.zeros(4))
+    scores = []
+    for batches in ([labelled], [labelled, empty]):
+        stopping = EarlyStopping(max_epochs=1, evaluate=batches)
+        fit(stopping)
+        scores += stopping.scores
+    assert scores[0] == scores[1]
+
+
 def test_by_default_the_score_is_that_of_the_training() -> None:
     stopping = EarlyStopping(max_epochs=2)
     result = fit(stopping)
@@ -168,6 +181,21 @@ def test_batches_that_cannot_be_evaluated_each_epoch_are_refused() -> None:
     batches = raw(16)
     with pytest.raises(ValueError, match="evaluate needs batches of its own"):
         etl.fit(make_model(), batches, backend="cpu", listeners=[EarlyStopping(max_epochs=2, evaluate=batches)])
+
+
+def test_an_evaluation_that_uses_up_epochs_of_the_training_is_an_error() -> None:
+    # They would be left out: a training that is resumed would count them as done, and end early.
+    below, view = raw(16), etl.TorchDataset(raw(16))
+    trained_and_evaluated: list[Any] = [
+        (view, view),
+        (DataLoader(view, batch_size=None), view),
+        (etl.AsyncIterator(below), below),
+        (below, lambda model: len(list(below))),
+    ]
+    for batches, evaluate in trained_and_evaluated:
+        stopping = EarlyStopping(max_epochs=2, evaluate=evaluate)
+        with pytest.raises(ValueError, match="evaluate needs batches of its own"):
+            etl.fit(make_model(), batches, backend="cpu", epochs=2, listeners=[stopping])
 
 
 def test_an_evaluation_without_batches_is_an_error_that_says_why() -> None:

@@ -73,6 +73,17 @@ def test_output_arguments_and_main_are_those_of_python(script: Path) -> None:
     assert VERDICT.findall(errors) == ["train.py"]
 
 
+def test_modules_are_found_as_by_python_with_a_safe_path(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = script.with_name("library")
+    library.mkdir()
+    (library / "mine.py").touch()
+    script.write_text("import mine, sys\nprint(sys.path[0])\n")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(library), os.environ["PYTHONPATH"]]))
+    code, output, errors = run(script)
+    assert (code, output) == (0, f"{library}\n"), errors
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
     [("sys.exit(3)", 3), ("sys.exit('it is over')", 1), ("os._exit(4)", 4), ("raise ValueError('no\\nsense')", 1)],

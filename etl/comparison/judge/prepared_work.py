@@ -48,8 +48,3 @@ class PreparedWork:
     gets_all: set[Candidate]
     unknown_files: set[Candidate]
     epoch_order: list[int]
-
-    @property
-    def step_records(self) -> int:
-        """Records that all ranks together take in a step."""
-        return self.settings.batch_size * self.settings.ranks

@@ -97,7 +97,7 @@ class Measurements:
     @property
     def scale(self) -> EpochScale:
         """Scale from the measured records to an epoch of the whole source."""
-        return EpochScale(self.work.source_records, self.work.records, self.work.step_records)
+        return EpochScale(self.work.source_records, self.work.records, self.work.settings.step_records)
 
     @property
     def compared(self) -> list[Candidate]:
@@ -147,12 +147,12 @@ class Measurements:
     def _compare_part(self, candidate: Candidate, expected: EpochContent, name: str) -> Sameness:
         """Compare a user's loader that cannot be given fewer records: only the amount, since they are others."""
         batches = self.work.tried[candidate.origin].epoch_batches
-        records, batch_size = self.work.source_records, self.work.settings.batch_size
-        ranks = self.work.settings.ranks
+        records, settings = self.work.source_records, self.work.settings
+        ranks = settings.ranks
         workers = max(self.work.cpus * ranks, self.checks[candidate].workers)
-        if batches is not None and not may_hold(batches * ranks, records, batch_size, workers):
+        if batches is not None and not may_hold(batches * ranks, records, settings.batch_size, workers):
             has = counted(batches, "batch", "batches")
-            wanted = counted(-(-records // (batch_size * ranks)), "holds", "hold")
+            wanted = counted(-(-records // settings.step_records), "holds", "hold")
             return Sameness(None, f"its epoch has {has}, and {wanted} the records of the source")
         return compare_amounts(self.checks[candidate].content, expected, name)
 

@@ -179,7 +179,7 @@ def make_model_compute(work: Work, batch: Any) -> ModelCompute:
     join_group(work.rank)
     together, values = work.rank.is_together, classes_of(work, labels).values
     training = Training(model, backend, settings.dtype, labels, settings.waits_for_steps, together, values)
-    last = len(work.records) % work.step_records
+    last = len(work.records) % settings.step_records
     if 0 < last < 2 * work.rank.world_size:  # the last batch of an epoch has one record on some rank
         _check_one_record(model, backend.put(map_batch(arrays, lambda array: array[:1])))
     return training
@@ -212,8 +212,8 @@ def model_for(work: Work, batch: Batch) -> torch.nn.Module:
     labels = first_array(batch.labels)
     if labels is None and settings.compute == TRAINING:
         raise ValueError(
-            f"{settings.title} has no labels to train on: say which column holds them with --label, or compare with "
-            "--compute inference or --compute simulated:20ms"
+            f"{settings.title} has no labels to train on: say which column holds them with --label, or label= of the "
+            "source, or compare with --compute inference or --compute simulated:20ms"
         )
     return make_model(settings, first_array(batch.features).shape[1:], classes_of(work, labels).count)
 

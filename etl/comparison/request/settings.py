@@ -212,6 +212,11 @@ class Settings(Conditions):
         """True if the source is not a path but a function or an object, whose files are unknown."""
         return is_source_name(self.source)
 
+    @property
+    def step_records(self) -> int:
+        """Records that all ranks together take in a step."""
+        return self.batch_size * self.ranks
+
 
 def _parse_strategies(given: tuple[str, ...]) -> dict[str, Candidate]:
     """Return the candidates by their names in reports, which must differ."""

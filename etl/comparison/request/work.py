@@ -93,11 +93,6 @@ class Work:
         """True if not all records of the source are selected."""
         return len(self.records) < len(self.source)
 
-    @property
-    def step_records(self) -> int:
-        """Records that all ranks together take in a step."""
-        return self.settings.batch_size * self.settings.ranks
-
     def source_files(self) -> list[Path]:
         """Return the files that hold the selected records."""
         return source_files(self.settings.source, self.records)
@@ -259,7 +254,7 @@ def source_files(path: str, records: Subset) -> list[Path]:
     if is_source_name(path):
         return []
     if isinstance(records.source, ImageFolder):
-        root = records.source.root.absolute()  # a user's code may change the working folder
+        root = records.source.root
         return [root / records.source.files[index] for index in records.indices.tolist()]
     return [each.absolute() for each in all_files(path)]
 

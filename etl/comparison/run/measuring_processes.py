@@ -40,6 +40,7 @@ from etl.runtime.device_memory_policy import variables_of
 from etl.runtime.resources import available_nbytes
 from etl.training.compute import INFERENCE
 
+# An answer that concerns no user's loader may take this long, and at least `FOREIGN_BUDGETS` times the budget.
 ANSWER_SECONDS = 900.0
 # The common server may take this long to import everything but the modules of user loaders.
 IMPORT_SECONDS = 120.0
@@ -256,7 +257,7 @@ class MeasuringProcesses:
         ]
         seconds = self._seconds(first) if limit_seconds is None else limit_seconds
         with (
-            self._errors_of(first),
+            self._errors_of(first, limit_seconds),
             self._servers_of(first).session(begin, self._name("tune", first), seconds) as (answer, ask),
         ):
             yield TuningSample.from_json(answer)
@@ -358,24 +359,28 @@ class MeasuringProcesses:
 
     def _seconds(self, candidate: Candidate | None) -> float:
         """Return the seconds that an answer may take."""
-        return ANSWER_SECONDS if candidate is None or not candidate.is_foreign else self._user_loader_seconds
+        least = ANSWER_SECONDS if candidate is None or not candidate.is_foreign else 0.0
+        return max(least, self._user_loader_seconds)
 
     def _rank(self, number: int, meeting: str | None = None) -> Rank:
         return Rank(number, self._ranks, meeting, cpus_of_rank(self._affinity, number, self._ranks))
 
     @contextmanager
-    def _errors_of(self, candidate: Candidate | None) -> Iterator[None]:
-        """Raise errors of the input as such; of a user's loader, what is wrong is never the input."""
-        if candidate is None or not candidate.is_foreign:
-            with _as_input_error():
-                yield
-            return
+    def _errors_of(self, candidate: Candidate | None, limit_seconds: float | None = None) -> Iterator[None]:
+        """Raise errors of the input as such; of a user's loader, what is wrong is never the input.
+
+        Without an answer in time, say what to do, unless there is a limit that does not depend on the budget.
+        """
         try:
-            yield
+            with ExitStack() as stack:
+                if candidate is None or not candidate.is_foreign:
+                    stack.enter_context(_as_input_error())
+                yield
         except NoAnswerError as error:
-            raise NoAnswerError(
-                str(error), error.text, reason=f"{error.reason}; a higher --budget allows more time"
-            ) from error
+            if limit_seconds is not None:
+                raise
+            more = "; a higher --budget allows more time"
+            raise NoAnswerError(f"{error}{more}", error.text, reason=f"{error.reason}{more}") from error
 
     @property
     def _user_loader_seconds(self) -> float:
@@ -391,7 +396,7 @@ class MeasuringProcesses:
 
     def _start(self, _: int) -> Server:
         # A user's module may wait forever when it is imported.
-        timeout = IMPORT_SECONDS + self._user_loader_seconds if self._common else ANSWER_SECONDS
+        timeout = IMPORT_SECONDS + self._user_loader_seconds if self._common else self._seconds(None)
         return self._start_here(self._common, timeout)
 
     def _start_here(self, loaders: Sequence[Candidate], timeout: float) -> Server:

@@ -110,7 +110,7 @@ class Preparation:
         user_loaders = [each for each in candidates if each.is_foreign]
         if not user_loaders:
             return
-        workload.select(min(max(TRIED_RECORDS, workload.step_records), len(workload.source)))
+        workload.select(min(max(TRIED_RECORDS, workload.settings.step_records), len(workload.source)))
         self._tried_records = len(workload.records)
         workload.link_records()
         for number, candidate in enumerate(user_loaders):

@@ -74,11 +74,11 @@ def first_records(workload: Workload) -> int:
     if settings.check_epoch:
         return available
     if wanted is None and settings.epoch_batches is not None:
-        wanted = settings.epoch_batches * workload.step_records
+        wanted = settings.epoch_batches * settings.step_records
     if wanted is not None:
-        whole = max(1, wanted // workload.step_records) * workload.step_records
+        whole = max(1, wanted // settings.step_records) * settings.step_records
         return available if wanted >= available else min(whole, available)
-    return min(available, (MIN_BATCHES + workload.margin_batches) * workload.step_records)
+    return min(available, (MIN_BATCHES + workload.margin_batches) * settings.step_records)
 
 
 def available_records(workload: Workload) -> int:
@@ -89,7 +89,7 @@ def available_records(workload: Workload) -> int:
     ValueError
         If there are not enough for one step of all ranks.
     """
-    records, step_records = len(workload.source), workload.step_records
+    records, step_records = len(workload.source), workload.settings.step_records
     if workload.settings.ranks == 1:
         return records
     if records < step_records:
@@ -121,7 +121,7 @@ def choose_records(workload: Workload, paces: Mapping[Candidate, Pace], seconds:
     a_batch = sum((rounds + etl_alone_rounds(workload.settings)) * each.per_batch for each in paces.values())
     looking = sum(each.per_batch for each in paces.values())  # at stores, and at the records once more
     batches = int((seconds - fixed) / max(a_batch + 2 * looking, 1e-9))
-    records = min(available, (batches + workload.margin_batches) * workload.step_records)
+    records = min(available, (batches + workload.margin_batches) * workload.settings.step_records)
     return records if records >= WORTH_MORE * selected else selected
 
 

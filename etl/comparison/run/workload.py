@@ -204,7 +204,7 @@ class Workload(Work):
         if not has_users_code or not is_part_of_folder or self.link_folder.exists():
             return
         for file in self.source_files():
-            link = self.link_folder / file.relative_to(self.source.root.absolute())
+            link = self.link_folder / file.relative_to(self.source.root)
             link.parent.mkdir(parents=True, exist_ok=True)
             try:
                 link.hardlink_to(file.resolve())  # loaders may refuse links that lead elsewhere
@@ -279,4 +279,4 @@ class Workload(Work):
 
     @property
     def _selected_batches(self) -> int:
-        return -(-len(self.records) // self.step_records)
+        return -(-len(self.records) // self.settings.step_records)

@@ -291,7 +291,7 @@ class _OneStrategy:
     @property
     def _scale(self) -> EpochScale:
         workload = self._workload
-        return EpochScale(len(workload.source), len(workload.records), workload.step_records)
+        return EpochScale(len(workload.source), len(workload.records), workload.settings.step_records)
 
     def _arm(self, changes: Mapping[str, Any]) -> Arm:
         """Return the arm with these changes, which is the same each time."""
@@ -303,7 +303,7 @@ class _OneStrategy:
 
         That of a strategy of this package is tried on few records first.
         """
-        workload, size = self._workload, self._workload.step_records
+        workload, size = self._workload, self._workload.settings.step_records
         if self._given.is_foreign:
             tried = workload.tried[self._given.origin]
             batch_seconds = tried.seconds_per_batch + tried.compute_seconds
@@ -358,7 +358,7 @@ class _OneStrategy:
     @property
     def _turn_batches(self) -> int:
         """Batches of an epoch of a turn."""
-        selected = -(-len(self._workload.records) // self._workload.step_records)
+        selected = -(-len(self._workload.records) // self._workload.settings.step_records)
         return (self._workload.batches_of(self._given) or selected) if self._given.is_foreign else selected
 
     def _with_other_stores(self) -> list[Arm]:
