@@ -79,6 +79,15 @@ def load_manifest(folder: Path) -> Manifest:
     return manifest
 
 
+def manifest_stamp(folder: Path) -> tuple[int, int] | None:
+    """Return size and time of the manifest's file, which tell if it was written again; None if there is none."""
+    try:
+        status = (folder / MANIFEST_NAME).stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
 def partial_folder(target: Path) -> Path:
     """Return the folder, beside `target`, in which a store is written until it is complete."""
     return target.with_name(f".{target.name}.partial")

@@ -14,6 +14,7 @@ from presave.columns import Column, shard_columns
 from presave.errors import StoreError
 from presave.files import unsupported_reason
 from presave.manifest import Manifest
+from presave.manifest_file import load_manifest, manifest_stamp
 from presave.mapped_rows import MappedRows
 from presave.shard_formats import ColumnReader, Format, ShardReader
 from presave.shard_formats.arrays import ArrayColumn, ArrayShard
@@ -24,14 +25,19 @@ Columns = Mapping[str, ColumnReader]
 class OpenShards:
     """The shards of a store, each opened when it is first read. Several threads may use it at once.
 
+    `stamp` is the `manifest_stamp` from before the manifest was read.
+
     Attributes
     ----------
     first_records : int64 array of shape (shards + 1,)
         Index of each shard's first record. The last entry is the number of records in the store.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, format: Format, trusted: bool) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, format: Format, trusted: bool, stamp: tuple[int, int] | None
+    ) -> None:
         self._path = path
+        self._stamp = stamp
         self._trusted = trusted
         self._manifest = manifest
         self._format = format
@@ -45,12 +51,17 @@ class OpenShards:
         self._closed = False
 
     def columns(self, shard: int) -> Columns:
-        """Return a reader for each column of `shard`, by name; raise `StoreError` if the shard is damaged."""
+        """Return a reader for each column of `shard`, by name.
+
+        Raises `StoreError` if the shard is damaged, or of a store that was written again since this one was opened.
+        """
         recent = self._recent
         if recent is not None and recent[0] == shard:
             return recent[1]
         while True:
             reader = self._reader(shard)
+            if self._format.reads_whole_shards and not isinstance(reader, ArrayShard):  # the file is read now
+                self._check_unchanged()
             columns = reader.columns()
             if self._readers.get(shard) is reader:
                 break
@@ -135,7 +146,15 @@ class OpenShards:
                     reader = self._readers[shard] = self._open(shard)
         return reader
 
+    def _check_unchanged(self) -> None:
+        stamp = manifest_stamp(self._path)
+        if stamp is None or stamp != self._stamp:
+            if load_manifest(self._path).shards != self._manifest.shards:
+                raise StoreError(f"{self._path}: was written again since it was opened; open it again")
+            self._stamp = stamp
+
     def _open(self, shard: int) -> ShardReader:
+        self._check_unchanged()
         files = [self._path / file.name for file in self._manifest.shards[shard].files]
         columns = self.column_specs(shard)
         expected = len(columns) if self._format.has_file_for_each_column else 1

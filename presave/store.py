@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from presave.errors import StoreError
 from presave.manifest import Manifest
-from presave.manifest_file import load_manifest
+from presave.manifest_file import load_manifest, manifest_stamp
 from presave.open_shards import OpenShards
 from presave.ragged import Ranges, ShardValues, find_ranges, gather_values, view_values
 from presave.resources import available_nbytes
@@ -108,9 +108,10 @@ class Store(Sequence[Arrays]):
     Notes
     -----
     Several threads may read from a store at once. A link to the store may lead to another one meanwhile: it is followed
-    once. Pickling a store saves its absolute path, without links, not its records: the unpickled store opens the files
-    again, and names that path in errors. A store can be used after a fork, but if another thread reads from it during
-    the fork, open it again in the child.
+    once. If a store is removed and written again meanwhile, opening its next shard is an error. Pickling a store saves
+    its absolute path, without links, not its records: the unpickled store opens the files again, and names that path in
+    errors. A store can be used after a fork, but if another thread reads from it during the fork, open it again in the
+    child.
 
     Examples
     --------
@@ -125,6 +126,7 @@ class Store(Sequence[Arrays]):
 
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path = path
+        stamp = manifest_stamp(path)
         self.manifest: Manifest = load_manifest(path)
         # Before shards are opened, the working folder may change, and a link to the store may lead to another one.
         self._place = path.resolve()
@@ -139,7 +141,7 @@ class Store(Sequence[Arrays]):
             )
         self._trusted = trusted
         self._fields = self.manifest.schema
-        self._shards = OpenShards(self._place, self.manifest, self._format, trusted)
+        self._shards = OpenShards(self._place, self.manifest, self._format, trusted, stamp)
         self._length = int(self._shards.first_records[-1])
         self._memory_budget: int | None = None
         self._is_preloaded = False

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from etl.iterators import BatchIterator
 from etl.iterators.iterator import call_optional
-from etl.loading.batch import Batch
+from etl.loading.batch import as_batch
 from etl.loading.batch_plan import State
 from etl.training.backends.tensors import as_tensor, map_batch
 
@@ -128,8 +128,8 @@ class TorchDataset(IterableDataset[Any]):
         """True if an epoch or a state was chosen on the iterator itself since its last loop began."""
         return getattr(self.iterator, "was_reset", False)
 
-    def _as_tensors(self, batch: Batch) -> tuple[Any, ...]:
-        tensors = map_batch(batch, as_tensor)
+    def _as_tensors(self, batch: Any) -> tuple[Any, ...]:
+        tensors = map_batch(as_batch(batch), as_tensor)  # below an AsyncIterator may be a user's loader
         parts: tuple[Any, ...] = (tensors.features, tensors.labels)
         if tensors.features_mask is not None or tensors.labels_mask is not None:
             parts += (tensors.features_mask, tensors.labels_mask)

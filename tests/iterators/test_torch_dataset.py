@@ -54,6 +54,12 @@ def test_a_data_loader_gives_the_iterators_batches_as_tensors_epoch_after_epoch(
     assert features[:, 0].tolist() == labels.tolist()
 
 
+def test_a_users_loader_that_is_loaded_ahead_gives_tensors_too() -> None:
+    pairs = torch.utils.data.TensorDataset(torch.arange(12.0).reshape(6, 2), torch.arange(6))
+    ahead = etl.AsyncIterator(DataLoader(pairs, 4))
+    assert [features[:, 0].tolist() for features, _ in etl.TorchDataset(ahead)] == [[0, 2, 4, 6], [8, 10]]
+
+
 def test_tensors_share_the_memory_of_the_arrays() -> None:
     batch = etl.Batch(np.zeros((2, 3), np.float32), np.arange(2))
     features, labels = next(iter(etl.TorchDataset(etl.SyntheticIterator.repeating(batch, 2))))

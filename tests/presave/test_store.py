@@ -294,6 +294,24 @@ def test_a_store_is_read_to_its_end_though_the_link_to_it_leads_to_another_meanw
         assert store.identity == {"the content of the store": store.manifest.content}
 
 
+def test_a_store_that_is_written_again_meanwhile_is_an_error_and_no_mixture(any_folder: Path) -> None:
+    with presave.open_store(any_folder, trusted=True) as store:
+
+        def write(records: list[dict[str, Any]]) -> None:
+            shutil.rmtree(any_folder)
+            presave.write(any_folder, records, format=store.manifest.format, ragged=["r"], shard_nbytes=60 * 50).close()
+
+        assert store[0]["label"] == 0
+        write(RECORDS)
+        assert store[COUNT // 2]["label"] == COUNT // 2
+        write([{**record, "label": -index} for index, record in enumerate(RECORDS)])
+        with pytest.raises(presave.StoreError, match="was written again since it was opened; open it again"):
+            store[COUNT - 1]
+        shutil.rmtree(any_folder)
+        with pytest.raises(presave.StoreError, match="does not exist"):
+            store[COUNT - 1]
+
+
 def test_an_unpickled_store_keeps_its_memory_budget(folder: Path) -> None:
     with presave.open_store(folder, "ram", memory_budget=2 * NEEDED_NBYTES) as store:
         pickled = pickle.dumps(store)
