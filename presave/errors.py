@@ -27,14 +27,12 @@ class StoreError(ValueError):
 
 def is_shortage(error: BaseException | None) -> bool:
     """Return True if `error`, or its cause, is that too many files are open, which is not the fault of any file."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:  # `raise error from error` makes it its own cause
-        seen.add(id(error))
-        # HDF5, torch and others pass on only the text.
-        if getattr(error, "errno", None) in SHORTAGES or any(os.strerror(each) in str(error) for each in SHORTAGES):
-            return True
-        error = error.__cause__
-    return False
+    # HDF5, torch and others pass on only the text.
+    return any(
+        getattr(each, "errno", None) in SHORTAGES or any(os.strerror(number) in str(each) for number in SHORTAGES)
+        for each, is_cause in _chain(error)
+        if is_cause
+    )
 
 
 def shortage_error(path: Path | str) -> StoreError:
@@ -75,16 +73,23 @@ def is_fault_of_record(error: BaseException) -> bool:
 
     The causes of `error` count, too, since libraries and users' code wrap errors in their own.
     """
+    return not any(
+        _is_lack_of_resources(each) or (is_cause and not _is_of_one_record(each)) for each, is_cause in _chain(error)
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
+    """Yield `error`, its cause, and so on; each once, because `raise error from error` makes it its own cause.
+
+    Each comes with True, or False if it was only handled, such as the ImportError by which a decoder was chosen.
+    """
     seen: set[int] = set()
-    found: BaseException | None = error
-    is_cause = True  # False for what was handled only, such as the ImportError by which a decoder was chosen
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        if _is_lack_of_resources(found) or (is_cause and not _is_of_one_record(found)):
-            return False
-        is_cause = is_cause and found.__cause__ is not None
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
-    return True
+    is_cause = True
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error, is_cause
+        is_cause = is_cause and error.__cause__ is not None
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _is_lack_of_resources(error: BaseException) -> bool:
