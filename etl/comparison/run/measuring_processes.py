@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from etl.runtime.device_memory_policy import variables_of
 from etl.runtime.resources import available_nbytes
 from etl.training.compute import INFERENCE
 
-# An answer that concerns no user's loader may take this long, and at least `FOREIGN_BUDGETS` times the budget.
+# An answer that concerns no user's loader may take this long, or as long as one that does if that is more.
 ANSWER_SECONDS = 900.0
 # The common server may take this long to import everything but the modules of user loaders.
 IMPORT_SECONDS = 120.0
@@ -372,9 +372,7 @@ class MeasuringProcesses:
         Without an answer in time, say what to do, unless there is a limit that does not depend on the budget.
         """
         try:
-            with ExitStack() as stack:
-                if candidate is None or not candidate.is_foreign:
-                    stack.enter_context(_as_input_error())
+            with nullcontext() if candidate is not None and candidate.is_foreign else _as_input_error():
                 yield
         except NoAnswerError as error:
             if limit_seconds is not None:
