@@ -79,7 +79,7 @@ def test_a_handler_of_the_script_stays_in_force(before: str, code: int, said: li
     assert not list(tmp_path.iterdir())
 
 
-# A data set of the user's leaves out what it cannot read, whatever is raised.
+# A user's data set skips what it cannot read, and its bare `except` catches the signal, too.
 CAUGHT = """
 import time
 from etl.temporary import ending_in_order

@@ -62,7 +62,7 @@ def _epochs(
     buffer_size: int,
     deterministic: bool,
 ) -> Epochs:
-    """Return epochs of a data set of `count` records, loaded in batches, of which `finish` makes images and labels."""
+    """Return epochs of `count` records, which `finish` turns into images and labels, a batch at a time."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = workers
     options.threading.max_intra_op_parallelism = 1

@@ -73,7 +73,7 @@ def test_fields_that_no_batch_has_are_not_computed(wrap: Callable[[Any], Any]) -
 
 
 class Archives:
-    """An .npz file for each record, of which numpy reads a field when it is asked for; that of record 2 is damaged."""
+    """An .npz file for each record, whose fields numpy reads when asked for; record 2's file is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self._files = [folder / f"{number}.npz" for number in range(4)]
